@@ -14,7 +14,7 @@ from conftest import buffer_of
 from fercuda_runtime import ops
 
 EPS = {"f16": 2.0**-10, "f32": 2.0**-23, "f64": 2.0**-52}
-NUMPY = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bool": np.bool_}
+NUMPY = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "bool": np.bool_}
 erf = np.vectorize(math.erf, otypes=[float])
 
 

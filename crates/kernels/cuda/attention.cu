@@ -102,6 +102,8 @@ __device__ __forceinline__ Real slope(double bias, u64 biased, u64 head) {
 #define ACROSS (VALUE_LENGTH < THREADS ? VALUE_LENGTH : THREADS)
 #define PARTS (THREADS / ACROSS)
 #define EACH ((VALUE_LENGTH + ACROSS - 1) / ACROSS)
+// Values that a thread reads before it adds them.
+#define LOADED (EACH > 2 ? 4 : 16)
 
 template <int COUNT>
 struct __align__(sizeof(CACHED) * COUNT) Packed {
@@ -247,18 +249,34 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int e = 0; e < EACH; e++) all[g][e] *= factor[g];
             }
-            const u32 keys = end - tile < THREADS ? (u32)(end - tile) : THREADS;
-            for (u32 at = part; at < keys; at += PARTS) {
-                const i64 row = rows[at];
-                if (row == NO_ROW) continue;
+            // Rows behind the last key have no value. LOADED keys are read before they are added.
+            for (u32 at = part; at < THREADS; at += PARTS * LOADED) {
+                if (tile + at >= end) break;
+                CACHED some[LOADED][EACH];
 #pragma unroll
-                for (int e = 0; e < EACH; e++) {
-                    const u32 d = column + e * ACROSS;
-                    if (VALUE_LENGTH % ACROSS != 0 && d >= VALUE_LENGTH) continue;
-                    const Real value =
-                        (Real)Computed<CACHED>::load(v[row + (i64)d * v_shape.strides[3]]);
+                for (int l = 0; l < LOADED; l++) {
+                    const u32 own_key = at + l * PARTS;
+                    const i64 row = own_key < THREADS ? rows[own_key] : NO_ROW;
 #pragma unroll
-                    for (int g = 0; g < GROUP; g++) all[g][e] += scores[g][at] * value;
+                    for (int e = 0; e < EACH; e++) {
+                        const u32 d = column + e * ACROSS;
+                        const bool is_value =
+                            row != NO_ROW && (VALUE_LENGTH % ACROSS == 0 || d < VALUE_LENGTH);
+                        some[l][e] = is_value ? v[row + (i64)d * v_shape.strides[3]] : CACHED{};
+                    }
+                }
+#pragma unroll
+                for (int l = 0; l < LOADED; l++) {
+                    const u32 own_key = at + l * PARTS;
+                    if (own_key >= THREADS) continue;
+#pragma unroll
+                    for (int e = 0; e < EACH; e++) {
+                        const Real value = (Real)Computed<CACHED>::load(some[l][e]);
+#pragma unroll
+                        for (int g = 0; g < GROUP; g++) {
+                            all[g][e] += scores[g][own_key] * value;
+                        }
+                    }
                 }
             }
         }
@@ -318,33 +336,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 
 #ifdef KERNEL_combine
-// Joins the splits of a token's head: a warp, whose lanes go over the elements.
-extern "C" __global__ void combine(ELEMENT* to, const Shape to_shape,
-                                   const Real* __restrict__ parts, const float* __restrict__ sink,
-                                   i64 sink_stride, u64 splits, u64 rows) {
-    const u64 row = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    const u32 lane = threadIdx.x % 32;
+#define COMBINED (THREADS_COMBINE / 32)
+
+// Joins the splits of a token's head: a warp, whose lanes go over the splits, then over elements.
+extern "C" __global__ void __launch_bounds__(THREADS_COMBINE)
+    combine(ELEMENT* to, const Shape to_shape, const Real* __restrict__ parts,
+            const float* __restrict__ sink, i64 sink_stride, u64 splits, u64 rows) {
+    __shared__ Real weights[COMBINED][MOST_SPLITS];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u64 row = (u64)blockIdx.x * COMBINED + warp;
     if (row >= rows) return;
     const u64 heads = to_shape.extents[1];
     const u64 token = row / heads, head = row - token * heads;
     const Real* own = parts + row * splits * PART;
-    Real most = sink == nullptr ? LEAST_SCORE : (Real)sink[(i64)head * sink_stride];
-    const Real other = most;
-    for (u64 split = 0; split < splits; split++) {
-        most = MostOf<Real>::combine(most, own[split * PART + VALUE_LENGTH]);
+    const Real other = sink == nullptr ? LEAST_SCORE : (Real)sink[(i64)head * sink_stride];
+    Real most = other;
+    for (u32 split = lane; split < splits; split += 32) {
+        const Real largest = own[split * PART + VALUE_LENGTH];
+        weights[warp][split] = largest;
+        most = MostOf<Real>::combine(most, largest);
     }
-    Real sum = most == LEAST_SCORE ? (Real)0 : exponential(other - most);
-    for (u64 split = 0; split < splits; split++) {
-        const Real* part = own + split * PART;
-        if (part[VALUE_LENGTH] == LEAST_SCORE) continue;
-        sum += part[VALUE_LENGTH + 1] * exponential(part[VALUE_LENGTH] - most);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        most = MostOf<Real>::combine(most, __shfl_xor_sync(0xffffffff, most, distance));
     }
+    Real sum = 0;
+    for (u32 split = lane; split < splits; split += 32) {
+        const Real largest = weights[warp][split];
+        const Real weight = largest == LEAST_SCORE ? (Real)0 : exponential(largest - most);
+        weights[warp][split] = weight;
+        if (weight != 0) sum += own[split * PART + VALUE_LENGTH + 1] * weight;
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    }
+    if (other != LEAST_SCORE) sum += exponential(other - most);
+    __syncwarp();
     for (u32 d = lane; d < VALUE_LENGTH; d += 32) {
         Real value = 0;
-        for (u64 split = 0; split < splits; split++) {
-            const Real* part = own + split * PART;
-            if (part[VALUE_LENGTH] == LEAST_SCORE) continue;
-            value += part[d] * exponential(part[VALUE_LENGTH] - most);
+        for (u32 split = 0; split < splits; split++) {
+            // Splits behind the last position have none.
+            const Real weight = weights[warp][split];
+            if (weight != 0) value += own[split * PART + d] * weight;
         }
         to[(i64)token * to_shape.strides[0] + (i64)head * to_shape.strides[1] +
            (i64)d * to_shape.strides[2]] = As::store(sum == 0 ? (Real)0 : value / sum);

@@ -20,7 +20,7 @@ const THREADS: u32 = 128;
 /// Blocks for which positions are split.
 const ENOUGH_BLOCKS: u64 = 512;
 /// Positions of a split, at least.
-const LEAST_SPLIT: u64 = 256;
+const LEAST_SPLIT: u64 = 128;
 /// Most heads that one block computes together.
 const MOST_HEADS: u64 = 8;
 /// Bytes of the queries in shared memory.
@@ -347,11 +347,15 @@ pub fn attend(
     let Some(parts) = parts else {
         return Ok(());
     };
+    let text = text
+        .with("MOST_SPLITS", splits)
+        .with("THREADS_COMBINE", THREADS);
     let step = NativeStep::new(text, "combine").view(to).writes();
     let step = optional(step.address(&parts), views.sinks.as_ref())
         .u64(splits)
         .u64(tokens * heads)
-        .blocks([(tokens * heads).div_ceil(8), 1, 1])?;
+        .threads(THREADS)
+        .blocks([(tokens * heads).div_ceil(u64::from(THREADS / 32)), 1, 1])?;
     program.push(step);
     Ok(())
 }

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         max_tokens: count.parse()?,
         sampler: SamplerConfig::default(),
         end_tokens: Vec::new(),
-        top: 0,
+        top: None,
     };
     for round in ["first", "second"] {
         let (mut all, mut times) = (Vec::new(), Vec::new());

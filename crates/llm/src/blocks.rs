@@ -22,7 +22,7 @@ pub(crate) struct PrefixNode(u64);
 type BlockContent = (PrefixNode, Vec<u32>);
 
 #[derive(Clone, Debug, Default)]
-struct BlockState {
+struct CacheBlock {
     users: u32,
     kept: Option<(PrefixNode, BlockContent)>,
     /// When it lost its last user.
@@ -32,7 +32,7 @@ struct BlockState {
 /// Blocks of a cache.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
-    blocks: Vec<BlockState>,
+    blocks: Vec<CacheBlock>,
     free: Vec<BlockNumber>,
     /// Kept blocks without users, by the time when they lost the last one.
     idle: BTreeMap<u64, BlockNumber>,
@@ -44,7 +44,7 @@ impl BlockPool {
     /// A pool whose blocks are all free.
     pub(crate) fn new(count: u32) -> Self {
         Self {
-            blocks: vec![BlockState::default(); count as usize],
+            blocks: vec![CacheBlock::default(); count as usize],
             // The lowest one is given out first.
             free: (0..count).rev().collect(),
             idle: BTreeMap::new(),

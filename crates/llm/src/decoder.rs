@@ -126,9 +126,13 @@ pub(crate) struct ModelDecoder {
     normed_heads: Option<[DeviceTensor; 2]>,
     /// Operands and results of products of narrower types.
     narrow: HashMap<Dtype, [DeviceTensor; 2]>,
+    /// Zeros, as many as a token's vector has.
+    no_bias: DeviceTensor,
     chosen: DeviceTensor,
     chosen_normed: DeviceTensor,
     logits: DeviceTensor,
+    /// The most likely token of each row.
+    best: DeviceTensor,
 }
 
 /// Bytes of what a decoder needs beside its weights: the cache, and the memory of its steps.
@@ -149,6 +153,12 @@ pub(crate) fn memory_bytes(
             + limits.requests * (config.hidden + vocabulary)
             + StepInputs::len(limits));
     (cache, step)
+}
+
+fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor> {
+    let id = session.alloc(Layout::contiguous(dtype, shape)?, Regime::Pool)?;
+    session.fill_bytes(id, 0)?;
+    Ok(DeviceTensor::of(session.bind(id)?))
 }
 
 /// The narrower types of matrices.
@@ -192,13 +202,14 @@ fn narrow_memory(
 }
 
 impl ModelDecoder {
-    /// Reserves memory for steps within these limits, but that of the argument block and of logits.
+    /// Reserves memory for steps within these limits, but what is given: of the argument block,
+    /// of logits, and of the most likely tokens.
     /// The type is that of the cache.
     pub(crate) fn new(
         config: ModelConfig,
         weights: DecoderWeights,
         limits: StepLimits,
-        (cached, arguments, logits): (Dtype, DeviceTensor, DeviceTensor),
+        (cached, arguments, [logits, best]): (Dtype, DeviceTensor, [DeviceTensor; 2]),
         session: &Session,
     ) -> Result<Self> {
         let floats = |shape: &[u64]| DeviceTensor::reserve(session, Dtype::F32, shape);
@@ -206,12 +217,9 @@ impl ModelDecoder {
         let (heads, shared) = (config.heads, config.shared_heads);
         let mut cache = Vec::new();
         for _ in 0..config.layers {
-            let part = |length: u64| -> Result<DeviceTensor> {
+            let part = |length: u64| {
                 let shape = [limits.blocks, limits.places, shared, length];
-                let id = session.alloc(Layout::contiguous(cached, &shape)?, Regime::Pool)?;
-                // What no token has written is read where a token has no position.
-                session.fill_bytes(id, 0)?;
-                Ok(DeviceTensor::of(session.bind(id)?))
+                DeviceTensor::reserve(session, cached, &shape)
             };
             cache.push([part(config.key_length)?, part(config.value_length)?]);
         }
@@ -235,9 +243,11 @@ impl ModelDecoder {
                 false => None,
             },
             narrow: narrow_memory(&config, &weights, &limits, session)?,
+            no_bias: zeros(session, Dtype::F32, &[config.hidden])?,
             chosen: floats(&[limits.requests, config.hidden])?,
             chosen_normed: floats(&[limits.requests, config.hidden])?,
             logits,
+            best,
             config,
             weights,
             limits,
@@ -274,6 +284,7 @@ impl ModelDecoder {
             planner,
             ops: RecordedOps::default(),
             narrow: &self.narrow,
+            no_bias: &self.no_bias,
         };
         let x = self.x.first(tokens)?;
         ops.choose_rows(&weights.embedding, &argument(0)?, &x)?;
@@ -286,7 +297,10 @@ impl ModelDecoder {
         ops.add(op, &[&x, &rows], &[&chosen])?;
         let normed = self.chosen_normed.first(key.rows)?;
         ops.norm(&chosen, &weights.norm, config.epsilon, &normed)?;
-        ops.product(&normed, &weights.head, &self.logits.first(key.rows)?)?;
+        let logits = self.logits.first(key.rows)?;
+        ops.product(&normed, &weights.head, &logits)?;
+        let op = OpDescriptor::new("argmax")?.axes(&[1])?;
+        ops.add(op, &[&logits], &[&self.best.first(key.rows)?])?;
         Ok(ops.ops)
     }
 
@@ -354,8 +368,7 @@ impl ModelDecoder {
         ];
         ops.add(op, &operands, &[&attended])?;
         let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
-        ops.product(&flat, &layer.out, &normed)?;
-        ops.accumulate(x, &normed)
+        ops.product_onto(&flat, &layer.out, &normed, x)
     }
 
     fn unit(
@@ -382,8 +395,7 @@ impl ModelDecoder {
                 ops.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
             }
         }
-        ops.product(&up, &layer.down, &normed)?;
-        ops.accumulate(x, &normed)
+        ops.product_onto(&up, &layer.down, &normed, x)
     }
 }
 
@@ -400,6 +412,7 @@ struct StepRecorder<'a> {
     planner: &'a mut Planner,
     ops: RecordedOps,
     narrow: &'a HashMap<Dtype, [DeviceTensor; 2]>,
+    no_bias: &'a DeviceTensor,
 }
 
 impl StepRecorder<'_> {
@@ -454,6 +467,26 @@ impl StepRecorder<'_> {
                 self.add(cast(dtype)?, &[x], &[&from])?;
                 self.add(linear, &[&from, &weight.tensor], &[&product])?;
                 self.add(cast(Dtype::F32)?, &[&product], &[to])
+            }
+        }
+    }
+
+    /// x w^T + y, in y; elsewhere in between, where no op does both.
+    fn product_onto(
+        &mut self,
+        x: &DeviceTensor,
+        weight: &WeightMatrix,
+        between: &DeviceTensor,
+        y: &DeviceTensor,
+    ) -> Result<()> {
+        match weight.format {
+            MatrixFormat::Blocks(format) => {
+                let op = of_format("quantised_linear", format)?;
+                self.add(op, &[x, &weight.tensor, self.no_bias, y], &[y])
+            }
+            MatrixFormat::Plain(_) => {
+                self.product(x, weight, between)?;
+                self.accumulate(y, between)
             }
         }
     }

@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::time::Duration;
 
+use fercuda_cuda::Context;
 use fercuda_modelfile::ModelFile;
 use fercuda_ops::OpDevice;
 use fercuda_runtime::{
@@ -25,6 +27,8 @@ type Result<T> = std::result::Result<T, LlmError>;
 
 /// Positions of a block of the cache.
 const PLACES: u64 = 16;
+/// Position of the tokens of a step that is measured.
+const MEASURED_POSITION: u64 = 200;
 /// Most positions of a request, where the caller names none.
 const DEFAULT_CONTEXT: u64 = 8192;
 
@@ -72,8 +76,9 @@ pub struct GenerationRequest {
     pub sampler: SamplerConfig,
     /// Tokens that end it. They are reported, and not computed further.
     pub end_tokens: Vec<u32>,
-    /// Number of most likely tokens that are reported with each.
-    pub top: usize,
+    /// Number of most likely tokens that are reported with each, and its own probability; `None`
+    /// for neither, which is faster.
+    pub top: Option<usize>,
 }
 
 /// Number of a request.
@@ -96,8 +101,9 @@ pub struct GenerationEvent {
     pub request: RequestId,
     /// The token.
     pub token: u32,
-    /// Logarithm of its probability by the model alone, without temperature and penalties.
-    pub log_probability: f32,
+    /// Logarithm of its probability by the model alone, without temperature and penalties, if the
+    /// request has asked for it.
+    pub log_probability: Option<f32>,
     /// The most likely tokens with theirs, as many as the request has named.
     pub top: Vec<(u32, f32)>,
     /// Tokens of the prompt that were not computed, as the cache had them of another request.
@@ -115,7 +121,7 @@ struct RunningRequest {
     prompt: usize,
     max_tokens: usize,
     end_tokens: Vec<u32>,
-    top: usize,
+    top: Option<usize>,
     sampler: TokenSampler,
     computed: usize,
     /// Tokens of the prompt that the cache had.
@@ -154,6 +160,13 @@ impl RunningRequest {
     }
 }
 
+/// A token of a row of logits.
+struct ChosenToken {
+    token: u32,
+    log_probability: Option<f32>,
+    top: Vec<(u32, f32)>,
+}
+
 /// Tokens of one request in a step.
 struct StepPart {
     /// Number of the request among those that run.
@@ -172,11 +185,16 @@ pub struct Engine {
     planner: Planner,
     steps: HashMap<StepKey, RecordedOps>,
     graphs: Option<Graphs<GraphKey>>,
+    /// Steps that have run, and whether they can be captured.
+    captured: HashMap<StepKey, bool>,
+    context_of_device: Context,
     workspace: Option<DeviceTensor>,
     arguments: (BufferId, StepInputs),
     /// Logits of the first rows, by their number.
     logits: HashMap<u64, BufferId>,
     logits_all: BufferId,
+    /// The most likely token of each row.
+    best: BufferId,
     pool: BlockPool,
     running: Vec<RunningRequest>,
     waiting: VecDeque<RunningRequest>,
@@ -278,7 +296,12 @@ impl Engine {
             Regime::Pool,
         )?;
         let logits = DeviceTensor::of(session.bind(logits_all)?);
-        let memory = (config.cached, bound, logits);
+        let best = session.alloc(
+            Layout::contiguous(Dtype::I64, &[limits.requests])?,
+            Regime::Pool,
+        )?;
+        let chosen = DeviceTensor::of(session.bind(best)?);
+        let memory = (config.cached, bound, [logits, chosen]);
         let decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
         let device = OpDevice::new(&runtime.context())?;
         let has_graphs = match config.graphs {
@@ -295,6 +318,8 @@ impl Engine {
         };
         Ok(Self {
             graphs,
+            captured: HashMap::new(),
+            context_of_device: runtime.context(),
             session,
             config: model,
             context,
@@ -305,6 +330,7 @@ impl Engine {
             arguments: (arguments, StepInputs::new(limits)),
             logits: HashMap::new(),
             logits_all,
+            best,
             pool: BlockPool::new(limits.blocks as u32),
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -432,6 +458,22 @@ impl Engine {
         }
         if rows.is_empty() {
             return Ok(Vec::new());
+        }
+        // The largest of each row is known on the device.
+        let is_largest = |at: &usize| {
+            let request = &self.running[*at];
+            request.top.is_none() && request.sampler.takes_largest()
+        };
+        if rows.iter().all(is_largest) {
+            let best: Vec<i64> = self.session.download(self.best)?;
+            let chosen = best.iter().take(rows.len());
+            let chosen = chosen.map(|token| ChosenToken {
+                token: *token as u32,
+                log_probability: None,
+                top: Vec::new(),
+            });
+            let chosen = chosen.collect();
+            return Ok(self.report(&rows, chosen));
         }
         let of_rows = self.logits_of(key.rows)?;
         let logits: Vec<f32> = self.session.download(of_rows)?;
@@ -597,27 +639,71 @@ impl Engine {
         Ok(())
     }
 
-    /// Queues a prepared step: by its graph, where there are graphs.
-    fn run(&self, key: StepKey) -> Result<()> {
+    /// Queues a prepared step. Where there are graphs, its first run is without one, as libraries
+    /// prepare then; the second one is captured, unless it cannot be, and replayed from then on.
+    fn run(&mut self, key: StepKey) -> Result<()> {
         let Some(step) = self.steps.get(&key) else {
             return Ok(());
         };
-        let Some(graphs) = &self.graphs else {
-            return step.run(self.session.stream());
+        let stream = self.session.stream();
+        let (Some(graphs), Some(is_captured)) = (&self.graphs, self.captured.get(&key).copied())
+        else {
+            self.captured.insert(key, true);
+            return step.run(stream);
         };
         let graph = key.graph();
+        if !is_captured {
+            return step.run(stream);
+        }
         if graphs.replay(&graph)? {
             return Ok(());
         }
-        graphs.record(graph, RecordOptions::default(), |recording| {
+        let recorded = graphs.record(graph, RecordOptions::default(), |recording| {
             step.run(recording.stream()).map_err(|error| {
                 let reason = error.to_string();
                 let operation = "capture a step";
                 fercuda_cuda::Error::Value { operation, reason }.into()
             })
-        })?;
-        graphs.replay(&graph)?;
-        Ok(())
+        });
+        if recorded.is_ok() && graphs.replay(&graph)? {
+            return Ok(());
+        }
+        self.captured.insert(key, false);
+        step.run(stream)
+    }
+
+    /// Ops of a step of so many tokens, with their kernels and their times on the device, in order.
+    /// Nothing may run; what the cache has is lost.
+    ///
+    /// # Errors
+    /// [`LlmError::Op`] and [`LlmError::Runtime`] of the device.
+    pub fn op_times(
+        &mut self,
+        tokens: u64,
+        rounds: usize,
+    ) -> Result<Vec<(&'static str, &'static str, Duration)>> {
+        let key = StepKey {
+            tokens: tokens.clamp(1, self.limits.tokens).next_power_of_two(),
+            rows: 1,
+        };
+        self.prepare(key)?;
+        let (id, block) = &mut self.arguments;
+        block.clear();
+        let position = MEASURED_POSITION.min(self.context - 1) as i32;
+        for at in 0..key.tokens as usize {
+            block.set_token(at, 0, position, 0);
+        }
+        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+        let Some(step) = self.steps.get(&key) else {
+            return Ok(Vec::new());
+        };
+        let times = step.times(
+            &self.context_of_device,
+            self.session.stream(),
+            rounds.max(1),
+        )?;
+        self.pool = BlockPool::new(self.limits.blocks as u32);
+        Ok(times)
     }
 
     fn logits_of(&mut self, rows: u64) -> Result<BufferId> {
@@ -630,17 +716,39 @@ impl Engine {
         Ok(view)
     }
 
-    /// Chooses a token of each request that has logits, and ends those that are complete.
+    /// Chooses a token of each request that has logits.
     fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<GenerationEvent> {
         let vocabulary = self.decoder.vocabulary() as usize;
-        let mut events = Vec::new();
+        let mut all = Vec::new();
         for (request, logits) in rows.iter().zip(logits.chunks_mut(vocabulary)) {
             let request = &mut self.running[*request];
-            let sum = log_sum(logits);
-            let top = most_likely(logits, request.top);
-            let top = top.into_iter().map(|(token, logit)| (token, logit - sum));
-            let (top, own) = (top.collect(), logits.to_vec());
+            let sum = request.top.map(|_| log_sum(logits));
+            let own = sum.map(|_| logits.to_vec());
+            let top = most_likely(logits, request.top.unwrap_or_default());
+            let less = |logit: f32| logit - sum.unwrap_or_default();
+            let top = top.into_iter().map(|(token, logit)| (token, less(logit)));
+            let top: Vec<(u32, f32)> = top.collect();
             let token = request.sampler.choose(logits, &request.tokens);
+            let own = own.and_then(|own| Some(less(*own.get(token as usize)?)));
+            all.push(ChosenToken {
+                token,
+                log_probability: own,
+                top,
+            });
+        }
+        self.report(rows, all)
+    }
+
+    /// Takes the chosen tokens of requests, and ends those that are complete.
+    fn report(&mut self, rows: &[usize], chosen: Vec<ChosenToken>) -> Vec<GenerationEvent> {
+        let mut events = Vec::new();
+        for (request, chosen) in rows.iter().zip(chosen) {
+            let request = &mut self.running[*request];
+            let ChosenToken {
+                token,
+                log_probability,
+                top,
+            } = chosen;
             request.tokens.push(token);
             let generated = request.tokens.len() - request.prompt;
             let finished = if request.end_tokens.contains(&token) {
@@ -653,7 +761,7 @@ impl Engine {
             };
             events.push(GenerationEvent {
                 request: request.id,
-                log_probability: own.get(token as usize).map_or(f32::NAN, |it| it - sum),
+                log_probability,
                 token,
                 top,
                 reused_tokens: request.reused,

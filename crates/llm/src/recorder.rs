@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fercuda_cuda::Stream;
+use fercuda_cuda::{Context, Event, Stream};
 use fercuda_jit::BoundArg;
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpDevice, OpPlan};
 use fercuda_runtime::{BoundBuffer, Regime, Session};
@@ -95,9 +96,18 @@ impl DeviceTensor {
 /// One op with its memory.
 #[derive(Debug)]
 struct BoundRun {
+    name: &'static str,
     plan: Arc<OpPlan>,
     operands: Vec<DeviceTensor>,
     outputs: Vec<DeviceTensor>,
+}
+
+impl BoundRun {
+    fn queue(&self, stream: &Stream, workspace: Option<BoundArg<'_>>) -> Result<()> {
+        let operands: Vec<BoundArg<'_>> = self.operands.iter().map(DeviceTensor::arg).collect();
+        let outputs: Vec<BoundArg<'_>> = self.outputs.iter().map(DeviceTensor::arg).collect();
+        Ok(self.plan.run(stream, &operands, &outputs, workspace)?)
+    }
 }
 
 /// A plan is made once for an op and layouts.
@@ -147,9 +157,11 @@ impl RecordedOps {
         outputs: &[&DeviceTensor],
     ) -> Result<()> {
         let layouts = |all: &[&DeviceTensor]| all.iter().map(|it| it.layout).collect();
+        let name = op.row().name;
         let plan = planner.plan((op, layouts(operands), layouts(outputs)))?;
         let owned = |all: &[&DeviceTensor]| all.iter().map(|it| (*it).clone()).collect();
         self.runs.push(BoundRun {
+            name,
             plan,
             operands: owned(operands),
             outputs: owned(outputs),
@@ -168,13 +180,46 @@ impl RecordedOps {
         self.workspace = Some(workspace);
     }
 
+    /// Runs its ops with an event between each two, so often; names of the ops and of their
+    /// kernels, with the median of their times. Events make them slower.
+    pub(crate) fn times(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        rounds: usize,
+    ) -> Result<Vec<(&'static str, &'static str, Duration)>> {
+        let device = |error: fercuda_cuda::Error| LlmError::Runtime(error.into());
+        let workspace = self.workspace.as_ref().map(DeviceTensor::arg);
+        let mut all: Vec<Vec<Duration>> = vec![Vec::new(); self.runs.len()];
+        for _ in 0..rounds {
+            let mut events = vec![Event::timed(context).map_err(device)?];
+            events[0].record(stream).map_err(device)?;
+            for run in &self.runs {
+                run.queue(stream, workspace)?;
+                let event = Event::timed(context).map_err(device)?;
+                event.record(stream).map_err(device)?;
+                events.push(event);
+            }
+            stream.synchronize().map_err(device)?;
+            for (times, pair) in all.iter_mut().zip(events.windows(2)) {
+                times.push(pair[1].since(&pair[0]).map_err(device)?);
+            }
+        }
+        let median = |mut times: Vec<Duration>| {
+            times.sort_unstable();
+            times.get(times.len() / 2).copied().unwrap_or_default()
+        };
+        let runs = self.runs.iter().zip(all);
+        Ok(runs
+            .map(|(run, times)| (run.name, run.plan.sku().id, median(times)))
+            .collect())
+    }
+
     /// Queues all of its ops in a stream.
     pub(crate) fn run(&self, stream: &Stream) -> Result<()> {
         let workspace = self.workspace.as_ref().map(DeviceTensor::arg);
         for run in &self.runs {
-            let operands: Vec<BoundArg<'_>> = run.operands.iter().map(DeviceTensor::arg).collect();
-            let outputs: Vec<BoundArg<'_>> = run.outputs.iter().map(DeviceTensor::arg).collect();
-            run.plan.run(stream, &operands, &outputs, workspace)?;
+            run.queue(stream, workspace)?;
         }
         Ok(())
     }

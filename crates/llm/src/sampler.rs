@@ -90,6 +90,17 @@ impl TokenSampler {
         }
     }
 
+    /// Whether it takes the largest logit, whatever was before.
+    pub(crate) fn takes_largest(&self) -> bool {
+        let config = &self.config;
+        let penalties = (
+            config.repeat_penalty,
+            config.frequency_penalty,
+            config.presence_penalty,
+        );
+        config.temperature <= 0.0 && penalties == (1.0, 0.0, 0.0)
+    }
+
     fn penalise(&self, logits: &mut [f32], before: &[u32]) {
         let SamplerConfig {
             repeat_penalty,

@@ -222,11 +222,10 @@ impl AnswerDesk {
             max_tokens: order.max_tokens.unwrap_or(left.max(1)),
             sampling: order.sampling,
             end_tokens: self.model.tokenizer.generation_ends().to_vec(),
-            top: order.top.unwrap_or(0),
+            top: order.top,
         };
         let route = AnswerRoute {
             stops: order.stops,
-            wants_tokens: order.top.is_some(),
             arrived,
             events,
             permit,

@@ -19,8 +19,6 @@ pub(crate) struct AnswerSubmission {
 pub(crate) struct AnswerRoute {
     /// Texts that end the answer.
     pub(crate) stops: Vec<String>,
-    /// Whether tokens are wanted beside the text.
-    pub(crate) wants_tokens: bool,
     pub(crate) arrived: Instant,
     /// Where events go. When its other half is dropped, the request is cancelled.
     pub(crate) events: UnboundedSender<AnswerEvent>,

@@ -17,7 +17,7 @@ use crate::answer_event::{
 };
 use crate::metrics::ServerMetrics;
 use crate::stop_text::StopMatcher;
-use crate::token_engine::{ChosenToken, TokenEngine, TokenFinish};
+use crate::token_engine::{GeneratedToken, TokenEngine, TokenFinish};
 
 /// A request that the engine has.
 struct ActiveAnswer<'t> {
@@ -40,14 +40,19 @@ struct ActiveAnswer<'t> {
 }
 
 impl<'t> ActiveAnswer<'t> {
-    fn new(tokenizer: &'t Tokenizer, route: AnswerRoute, prompt: usize) -> ActiveAnswer<'t> {
+    fn new(
+        tokenizer: &'t Tokenizer,
+        route: AnswerRoute,
+        prompt: usize,
+        wants_tokens: bool,
+    ) -> ActiveAnswer<'t> {
         ActiveAnswer {
             events: route.events,
             arrived: route.arrived,
             last: route.arrived,
             detokenizer: tokenizer.detokenizer_behind(false),
             matcher: StopMatcher::new(route.stops),
-            wants_tokens: route.wants_tokens,
+            wants_tokens,
             held: VecDeque::new(),
             decoded: 0,
             sent: 0,
@@ -59,7 +64,7 @@ impl<'t> ActiveAnswer<'t> {
     }
 
     /// Takes a token, and sends what it decides. Returns the end, if this is it.
-    fn push<Id>(&mut self, chosen: ChosenToken<Id>) -> Option<AnswerReason> {
+    fn push<Id>(&mut self, chosen: GeneratedToken<Id>) -> Option<AnswerReason> {
         self.generated += 1;
         let mut text = String::new();
         let is_end_token = chosen.finished == Some(TokenFinish::End);
@@ -73,7 +78,7 @@ impl<'t> ActiveAnswer<'t> {
         if self.wants_tokens && !is_end_token {
             let token = AnswerToken {
                 token: chosen.token,
-                log_probability: chosen.log_probability,
+                log_probability: chosen.log_probability.unwrap_or(f32::NAN),
                 top: chosen.top,
             };
             self.held.push_back((self.decoded, token));
@@ -176,10 +181,10 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
             self.metrics.aborted.fetch_add(1, Relaxed);
             return;
         }
-        let prompt = request.tokens.len();
+        let (prompt, wants_tokens) = (request.tokens.len(), request.top.is_some());
         match self.engine.submit(request) {
             Ok(id) => {
-                let answer = ActiveAnswer::new(self.tokenizer, route, prompt);
+                let answer = ActiveAnswer::new(self.tokenizer, route, prompt, wants_tokens);
                 answer.send(AnswerEvent::Accepted);
                 self.active.insert(id, answer);
             }
@@ -223,7 +228,7 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
     }
 
     /// Passes a token on to its request.
-    fn take(&mut self, chosen: ChosenToken<E::Id>) {
+    fn take(&mut self, chosen: GeneratedToken<E::Id>) {
         let (id, cached) = (chosen.request, chosen.cached_tokens);
         let Some(answer) = self.active.get_mut(&id) else {
             return;

@@ -19,5 +19,5 @@ mod token_engine;
 pub use answer::ServedModel;
 pub use server::{Server, ServerConfig, ServerError, ServerStop};
 pub use token_engine::{
-    ChosenToken, EngineLoad, TokenChance, TokenEngine, TokenFinish, TokenRequest, TokenSampling,
+    EngineLoad, GeneratedToken, TokenChance, TokenEngine, TokenFinish, TokenRequest, TokenSampling,
 };

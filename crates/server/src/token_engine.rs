@@ -44,8 +44,9 @@ pub struct TokenRequest {
     pub sampling: TokenSampling,
     /// Tokens that end it.
     pub end_tokens: Vec<u32>,
-    /// Number of most likely tokens that are reported with each.
-    pub top: usize,
+    /// Number of most likely tokens that are reported with each, and its own probability; `None`
+    /// for neither.
+    pub top: Option<usize>,
 }
 
 /// Why an engine has ended a request.
@@ -62,13 +63,13 @@ pub type TokenChance = (u32, f32);
 
 /// A token that a step has chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChosenToken<Id> {
+pub struct GeneratedToken<Id> {
     /// Its request.
     pub request: Id,
     /// The token.
     pub token: u32,
-    /// Logarithm of its probability by the model alone.
-    pub log_probability: f32,
+    /// Logarithm of its probability by the model alone, if the request wants it.
+    pub log_probability: Option<f32>,
     /// The most likely tokens, as many as the request has named.
     pub top: Vec<TokenChance>,
     /// Tokens of the prompt that were not computed, as they were in the cache; `None` if that is
@@ -112,7 +113,7 @@ pub trait TokenEngine {
     ///
     /// # Errors
     /// What has failed, of the engine and not of a request.
-    fn step(&mut self) -> Result<Vec<ChosenToken<Self::Id>>, String>;
+    fn step(&mut self) -> Result<Vec<GeneratedToken<Self::Id>>, String>;
 
     /// How full it is.
     fn figures(&self) -> EngineLoad;

@@ -2209,6 +2209,46 @@ def linear(
 ) -> _Array:
     """activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]."""
 
+def rope(
+    x: _Array,
+    position: SupportsDLPack,
+    frequency: SupportsDLPack,
+    *,
+    magnitude: float = 1.0,
+    pairs: Literal['halves', 'adjacent'] = 'halves',
+    **options: Unpack[_Options]
+) -> _Array:
+    """x[tokens, heads, length] with pairs of elements turned by position * frequency, which is f32,
+    times the magnitude; a pair is from both halves of what is turned, or neighbours."""
+
+def cache_append(
+    cache: _Array,
+    rows: SupportsDLPack,
+    index: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """cache[blocks, places, heads, length] with the rows of tokens in the places that the index
+    numbers through all blocks; in place, nothing else is copied."""
+
+def paged_attention(
+    q: _Array,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    table: SupportsDLPack,
+    sequence: SupportsDLPack,
+    position: SupportsDLPack,
+    sinks: SupportsDLPack | None = None,
+    *,
+    scale: float = 0.0,
+    limit: float = 0.0,
+    max_bias: float = 0.0,
+    window: float = 0.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each
+    token up to its position in its sequence, whose blocks are a row of the table; limit is that of
+    tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value."""
+
 def csr_matvec(
     values: _Array,
     index: SupportsDLPack,

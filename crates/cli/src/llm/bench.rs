@@ -1,5 +1,6 @@
 //! `fercuda bench model`: speed of a model, in the form of llama-bench.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -63,6 +64,9 @@ pub(crate) struct ModelBenchArgs {
     /// Most tokens of a step.
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: u32,
+    /// Print times of the ops of a step of N tokens instead, each by events.
+    #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u32).range(1..))]
+    ops: Option<u32>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -104,7 +108,7 @@ impl MeasuredModel {
             max_tokens: generated as usize,
             sampler: SamplerConfig::default(),
             end_tokens: Vec::new(),
-            top: 0,
+            top: None,
         }
     }
 
@@ -176,6 +180,10 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
         ..EngineConfig::default()
     };
     let engine = Engine::load(&runtime, &file, &config, |_, _| {})?;
+    if let Some(tokens) = args.ops {
+        print_ops(engine, tokens)?;
+        return Ok(ExitStatus::Success.into());
+    }
     let vocabulary = file.tensor("token_embd.weight")?.shape[0];
     let mut measured = MeasuredModel {
         engine,
@@ -220,6 +228,46 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
 fn name(path: &Path) -> String {
     path.file_name()
         .map_or_else(String::new, |it| it.to_string_lossy().into_owned())
+}
+
+/// Times of ops, those of one kind together, the longest first.
+fn print_ops(mut engine: Engine, tokens: u32) -> Result<()> {
+    let times = engine.op_times(tokens.into(), 20)?;
+    let total: f64 = times.iter().map(|(_, _, time)| time.as_secs_f64()).sum();
+    let mut all: BTreeMap<(&str, &str), (usize, f64)> = BTreeMap::new();
+    for (name, kernel, time) in &times {
+        let (count, seconds) = all.entry((*name, *kernel)).or_default();
+        *count += 1;
+        *seconds += time.as_secs_f64();
+    }
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+    say!(
+        "{:<22} {:<16} {:>6} {:>10} {:>10} {:>6}",
+        "op",
+        "kernel",
+        "runs",
+        "each us",
+        "all us",
+        "%"
+    );
+    for ((name, kernel), (count, seconds)) in all {
+        say!(
+            "{name:<22} {kernel:<16} {count:>6} {:>10.2} {:>10.1} {:>6.1}",
+            1e6 * seconds / count as f64,
+            1e6 * seconds,
+            100.0 * seconds / total
+        );
+    }
+    say!(
+        "{:<22} {:<16} {:>6} {:>10} {:>10.1}",
+        "all",
+        "",
+        times.len(),
+        "",
+        1e6 * total
+    );
+    Ok(())
 }
 
 fn print(report: &ModelBenchReport, is_json: bool) -> Result<()> {

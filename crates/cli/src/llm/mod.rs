@@ -196,7 +196,7 @@ impl LoadedModel {
             max_tokens,
             sampler,
             end_tokens: self.tokenizer.generation_ends().to_vec(),
-            top: 0,
+            top: None,
         };
         let begun = Instant::now();
         let mut first = Duration::ZERO;

@@ -12,7 +12,7 @@ use fercuda_llm::{
     Engine, EngineConfig, FinishReason, GenerationRequest, RequestId, SamplerConfig,
 };
 use fercuda_server::{
-    ChosenToken, EngineLoad, ServedModel, Server, ServerConfig, ServerStop, TokenEngine,
+    EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop, TokenEngine,
     TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::ChatTemplate;
@@ -122,12 +122,12 @@ impl TokenEngine for ServedEngine {
         self.0.cancel(request);
     }
 
-    fn step(&mut self) -> Result<Vec<ChosenToken<RequestId>>, String> {
+    fn step(&mut self) -> Result<Vec<GeneratedToken<RequestId>>, String> {
         let events = self.0.step().map_err(|error| {
             alert!("a step failed: {error}");
             error.to_string()
         })?;
-        let chosen = events.into_iter().map(|event| ChosenToken {
+        let chosen = events.into_iter().map(|event| GeneratedToken {
             request: event.request,
             token: event.token,
             log_probability: event.log_probability,

@@ -58,7 +58,7 @@ fn request(tokens: &[u32], max_tokens: usize) -> GenerationRequest {
         max_tokens,
         sampler: SamplerConfig::default(),
         end_tokens: Vec::new(),
-        top: 3,
+        top: Some(3),
     }
 }
 
@@ -74,7 +74,7 @@ fn check(model: &TinyModel, before: &[u32], event: &GenerationEvent) {
             "token {token} behind {before:?}: {own}, not {wanted}"
         );
     };
-    near(event.token, event.log_probability);
+    near(event.token, event.log_probability.unwrap());
     event.top.iter().for_each(|(token, own)| near(*token, *own));
     assert_eq!(event.top.len(), 3);
     let most = wanted.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -168,6 +168,17 @@ fn requests_end_by_tokens_context_and_their_caller() {
             true
         })
         .unwrap();
+    // The same tokens by the device's choice alone.
+    let mut bare = request(&tokens, 100);
+    bare.top = None;
+    let mut others = Vec::new();
+    engine
+        .generate(bare, |event| {
+            others.push(event.token);
+            true
+        })
+        .unwrap();
+    assert_eq!(others, seen);
     // The context has 96 positions; the last token needs none.
     assert_eq!((finished, seen.len()), (Some(FinishReason::Length), 7));
     let mut ends = request(&tokens, 100);

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fercuda_server::{
-    ChosenToken, EngineLoad, ServedModel, Server, ServerConfig, ServerError, ServerStop,
+    EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerError, ServerStop,
     TokenEngine, TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::{ChatTemplate, Tokenizer};
@@ -72,7 +72,7 @@ impl TokenEngine for EchoEngine {
         self.state().live = self.requests.len();
     }
 
-    fn step(&mut self) -> Result<Vec<ChosenToken<u64>>, String> {
+    fn step(&mut self) -> Result<Vec<GeneratedToken<u64>>, String> {
         let (pause, repeats, fails) = {
             let mut state = self.state();
             (state.pause, state.repeats, std::mem::take(&mut state.fails))
@@ -98,11 +98,11 @@ impl TokenEngine for EchoEngine {
                 (false, true) => Some(TokenFinish::Length),
                 (false, false) => None,
             };
-            let top = (0..request.top as u32).map(|it| (100 + it, -1.0 - it as f32));
-            chosen.push(ChosenToken {
+            let top = (0..request.top.unwrap_or(0) as u32).map(|it| (100 + it, -1.0 - it as f32));
+            chosen.push(GeneratedToken {
                 request: *id,
                 token,
-                log_probability: -0.5,
+                log_probability: request.top.map(|_| -0.5),
                 top: top.collect(),
                 cached_tokens: Some(prompt.len() / 16 * 16),
                 finished,
