@@ -13,6 +13,9 @@ use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, WeightMatrix};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
+/// Positions of a block of the cache.
+pub(crate) const PLACES: u64 = 16;
+
 /// Sizes for which memory is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepLimits {

@@ -1,7 +1,6 @@
-//! Requests, and steps over the tokens of all of them.
+//! Steps over the tokens of all requests.
 //!
-//! Invariant: a request's blocks hold the keys and values of its first `computed` tokens. It writes
-//! only to blocks that it took for itself, which are those behind its kept prefix.
+//! Invariant: a request runs or waits, once. Elsewhere: what is kept of each (`request`).
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -15,150 +14,23 @@ use fercuda_runtime::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::blocks::{BEGINNING, BlockNumber, BlockPool, PrefixNode};
+use crate::blocks::{BEGINNING, BlockPool};
 use crate::config::ModelConfig;
-use crate::decoder::{ModelDecoder, StepInputs, StepKey, StepLimits, memory_bytes};
+use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits, memory_bytes};
 use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::sampler::{SamplerConfig, TokenSampler, log_sum, most_likely};
+use crate::request::{
+    EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
+};
+use crate::sampler::{TokenSampler, log_sum, most_likely};
 use crate::weights::{DecoderWeights, weight_bytes};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
-/// Positions of a block of the cache.
-const PLACES: u64 = 16;
 /// Position of the tokens of a step that is measured.
 const MEASURED_POSITION: u64 = 200;
 /// Most positions of a request, where the caller names none.
 const DEFAULT_CONTEXT: u64 = 8192;
-
-/// What an engine is opened with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// Name of its session, the tenant in the ledger; empty for one by the model's name.
-    pub session: String,
-    /// Most tokens of a step.
-    pub batch_tokens: u64,
-    /// Most requests at once.
-    pub requests: u64,
-    /// Positions of a request; `None` for the model's, at most 8192.
-    pub context: Option<u64>,
-    /// Positions of the cache, for all requests together; `None` for one request's context.
-    pub cache_tokens: Option<u64>,
-    /// Type of keys and values in the cache.
-    pub cached: Dtype,
-    /// Whether steps are replayed as graphs; `None` for the device's default.
-    pub graphs: Option<bool>,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            session: String::new(),
-            batch_tokens: 64,
-            requests: 8,
-            context: None,
-            cache_tokens: None,
-            cached: Dtype::F16,
-            graphs: None,
-        }
-    }
-}
-
-/// What is to be generated.
-#[derive(Clone, Debug)]
-pub struct GenerationRequest {
-    /// The prompt; one token at least.
-    pub tokens: Vec<u32>,
-    /// Most tokens that are generated.
-    pub max_tokens: usize,
-    /// How they are chosen.
-    pub sampler: SamplerConfig,
-    /// Tokens that end it. They are reported, and not computed further.
-    pub end_tokens: Vec<u32>,
-    /// Number of most likely tokens that are reported with each, and its own probability; `None`
-    /// for neither, which is faster.
-    pub top: Option<usize>,
-}
-
-/// Number of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(u64);
-
-/// Why a request has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// By an end token.
-    End,
-    /// By its number of tokens, or the context.
-    Length,
-}
-
-/// A token of a request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GenerationEvent {
-    /// The request.
-    pub request: RequestId,
-    /// The token.
-    pub token: u32,
-    /// Logarithm of its probability by the model alone, without temperature and penalties, if the
-    /// request has asked for it.
-    pub log_probability: Option<f32>,
-    /// The most likely tokens with theirs, as many as the request has named.
-    pub top: Vec<(u32, f32)>,
-    /// Tokens of the prompt that were not computed, as the cache had them of another request.
-    pub reused_tokens: usize,
-    /// Whether it is the last one, and why.
-    pub finished: Option<FinishReason>,
-}
-
-/// A request with what is computed of it.
-#[derive(Debug)]
-struct RunningRequest {
-    id: RequestId,
-    /// The prompt, and what was generated.
-    tokens: Vec<u32>,
-    prompt: usize,
-    max_tokens: usize,
-    end_tokens: Vec<u32>,
-    top: Option<usize>,
-    sampler: TokenSampler,
-    computed: usize,
-    /// Tokens of the prompt that the cache had.
-    reused: usize,
-    blocks: Vec<BlockNumber>,
-    /// The prefix of its full blocks, and how many they are.
-    prefix: (PrefixNode, usize),
-    /// Its row of the table.
-    row: usize,
-}
-
-impl RunningRequest {
-    /// Takes kept blocks that the tokens begin with. At least one token is left to be computed,
-    /// which gives the logits.
-    fn find_prefix(&mut self, pool: &mut BlockPool) {
-        let whole = (self.tokens.len() - 1) / PLACES as usize;
-        for tokens in self.tokens.chunks(PLACES as usize).take(whole) {
-            let Some((block, node)) = pool.find(self.prefix.0, tokens) else {
-                return;
-            };
-            self.blocks.push(block);
-            self.prefix = (node, self.prefix.1 + 1);
-            self.computed += tokens.len();
-        }
-    }
-
-    /// Keeps the blocks that have become full, for requests that begin as this one.
-    fn keep_prefix(&mut self, pool: &mut BlockPool) {
-        let places = PLACES as usize;
-        let full = self.computed / places;
-        for at in self.prefix.1..full {
-            let tokens = &self.tokens[at * places..(at + 1) * places];
-            let node = pool.keep(self.blocks[at], self.prefix.0, tokens);
-            self.prefix = (node, at + 1);
-        }
-    }
-}
 
 /// A token of a row of logits.
 struct ChosenToken {

@@ -9,13 +9,13 @@ mod error;
 mod model;
 mod random_model;
 mod recorder;
+mod request;
 mod sampler;
 mod weights;
 
 pub use config::ModelConfig;
-pub use engine::{
-    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
-};
+pub use engine::Engine;
 pub use error::LlmError;
 pub use random_model::{ModelShape, SHAPES};
+pub use request::{EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId};
 pub use sampler::SamplerConfig;
