@@ -1,10 +1,12 @@
-//! `fercuda generate`, `fercuda chat` and `fercuda model random`, with a tiny random model.
+//! `fercuda generate`, `chat`, `serve` and `model random`, with a tiny random model.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn fercuda(args: &[&str], input: &str) -> Output {
@@ -27,6 +29,22 @@ fn fercuda(args: &[&str], input: &str) -> Output {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a server answers to a request, if it is there: head and body.
+fn post(address: &str, path: &str, body: &Value) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let body = body.to_string();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer k\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes()).ok()?;
+    let mut all = String::new();
+    stream.read_to_string(&mut all).ok()?;
+    let (head, body) = all.split_once("\r\n\r\n")?;
+    Some((head.to_owned(), body.to_owned()))
 }
 
 /// A tiny model in a folder of its own.
@@ -138,4 +156,71 @@ fn models_and_options_that_do_not_fit_are_refused() {
     );
     refused(&["model", "random", "tiny", own], "exists");
     refused(&["model", "random", "huge", own], "try: one of tiny, ");
+}
+
+#[test]
+fn a_served_model_answers_as_the_command_line_does_and_ends_by_sigterm() {
+    let (_folder, file) = tiny("Q8_0");
+    let prompt = "A prompt of more than sixteen tokens";
+    let args = [
+        "generate",
+        path(&file),
+        "-n",
+        "12",
+        "--json",
+        "--prompt",
+        prompt,
+    ];
+    let done = fercuda(&args, "");
+    let wanted: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args([
+            "serve",
+            path(&file),
+            "--port",
+            "0",
+            "--api-key",
+            "k",
+            "--queue",
+            "3",
+        ])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("fercuda runs");
+    let mut line = String::new();
+    let stdout = server.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("tiny at http://");
+    let address = address.expect("an address");
+    let mut body = json!({
+        "model": "tiny", "prompt": prompt, "max_tokens": 12, "temperature": 0, "logprobs": 2,
+    });
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let (head, answer) = post(address, "/v1/completions", &body).expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["choices"][0]["text"], wanted["text"]);
+        assert_eq!(answer["usage"]["prompt_tokens"], wanted["prompt_tokens"]);
+        answers.push(answer);
+    }
+    let cached = |at: usize| &answers[at]["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert_eq!((cached(0), cached(1)), (&json!(0), &json!(32)));
+    assert!(answers[0]["choices"][0]["logprobs"]["token_logprobs"][0].as_f64() < Some(0.0));
+    body["prompt"] = "x".repeat(600).into();
+    let (head, answer) = post(address, "/v1/completions", &body).expect("an answer");
+    assert!(head.starts_with("HTTP/1.1 400"), "{head} {answer}");
+    let chat = json!({
+        "messages": [{ "role": "user", "content": "Hi" }], "stream": true, "max_tokens": 5,
+    });
+    let (head, events) = post(address, "/v1/chat/completions", &chat).expect("an answer");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head} {events}");
+    assert!(events.contains("data: [DONE]"), "{events}");
+    let id = Pid::from_child(&server);
+    kill_process(id, Signal::TERM).expect("a signal");
+    assert_eq!(server.wait().expect("it ends").code(), Some(0));
+    assert!(post(address, "/v1/completions", &body).is_none());
 }

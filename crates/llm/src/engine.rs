@@ -278,6 +278,7 @@ impl Engine {
             top: request.top,
             sampler: TokenSampler::new(request.sampler),
             computed: 0,
+            reused: 0,
             blocks: Vec::new(),
             prefix: (BEGINNING, 0),
             row: 0,
@@ -388,6 +389,9 @@ impl Engine {
             // There are as many rows as requests may run.
             request.row = (0..).find(is_free).unwrap_or_default();
             request.find_prefix(&mut self.pool);
+            if request.tokens.len() == request.prompt {
+                request.reused = request.computed;
+            }
             self.running.push(request);
         }
     }
@@ -632,6 +636,7 @@ impl Engine {
                 log_probability,
                 token,
                 top,
+                reused_tokens: request.reused,
                 finished,
             });
         }

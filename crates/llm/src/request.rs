@@ -83,6 +83,8 @@ pub struct GenerationEvent {
     pub log_probability: Option<f32>,
     /// The most likely tokens with theirs, as many as the request has named.
     pub top: Vec<(u32, f32)>,
+    /// Tokens of the prompt that were not computed, as the cache had them of another request.
+    pub reused_tokens: usize,
     /// Whether it is the last one, and why.
     pub finished: Option<FinishReason>,
 }
@@ -99,6 +101,8 @@ pub(crate) struct RunningRequest {
     pub(crate) top: Option<usize>,
     pub(crate) sampler: TokenSampler,
     pub(crate) computed: usize,
+    /// Tokens of the prompt that the cache had.
+    pub(crate) reused: usize,
     pub(crate) blocks: Vec<BlockNumber>,
     /// The prefix of its full blocks, and how many they are.
     pub(crate) prefix: (PrefixNode, usize),

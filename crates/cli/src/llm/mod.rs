@@ -1,10 +1,11 @@
-//! Language models on the command line: what `fercuda generate` and `fercuda chat` share.
+//! Language models on the command line: what the commands that run one share.
 //!
 //! Elsewhere: the engine (`fercuda-llm`), tokenizers and templates (`fercuda-tokenizer`).
 
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod generate;
+pub(crate) mod serve;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +124,11 @@ impl Generated {
 impl ModelArgs {
     /// Loads the model; a bar on stderr shows how far that is.
     pub(crate) fn load(&self) -> Result<LoadedModel> {
+        self.load_with(EngineConfig::default())
+    }
+
+    /// As [`ModelArgs::load`], with these options where the arguments say nothing.
+    pub(crate) fn load_with(&self, options: EngineConfig) -> Result<LoadedModel> {
         let begun = Instant::now();
         let about = || format!("cannot load {}", self.model.display());
         let file = open(&self.model).with_context(about)?;
@@ -140,7 +146,7 @@ impl ModelArgs {
         let config = EngineConfig {
             context: self.context,
             cached,
-            ..EngineConfig::default()
+            ..options
         };
         let mut bar = None;
         let engine = Engine::load(&runtime, &file, &config, |done, all| {

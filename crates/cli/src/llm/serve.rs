@@ -1,0 +1,234 @@
+//! `fercuda serve`: a language model over HTTP.
+
+use std::io::Read as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use fercuda_llm::{
+    Engine, EngineConfig, FinishReason, GenerationRequest, RequestId, SamplerConfig,
+};
+use fercuda_server::{
+    EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop, TokenEngine,
+    TokenFinish, TokenRequest,
+};
+use fercuda_tokenizer::ChatTemplate;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::ModelArgs;
+use crate::out::{alert, note, say};
+use crate::status::{ExitStatus, bail_usage};
+
+/// Serve a language model over HTTP, with OpenAI's and Anthropic's requests.
+#[derive(clap::Args)]
+#[command(after_help = "\
+The address is written to standard output when the server is ready, and opens a page
+to chat in a browser. Paths: /v1/chat/completions, /v1/completions, /v1/messages,
+/v1/models, /health, /metrics. SIGTERM or Ctrl-C lets running requests end; a second
+one does not.
+
+Examples:
+  fercuda serve smollm2.gguf
+  fercuda serve model.gguf --port 8000 --parallel 32 --cache-tokens 65536
+  fercuda serve model.gguf --host 0.0.0.0 --api-key-file key.txt")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Port; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// Address to listen at; 0.0.0.0 for all networks.
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// Key that requests have to send; other users of this machine see it in lists of processes.
+    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
+    api_key: Option<String>,
+    /// File with that key.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Name of the model in requests [default: the file's, without its ending].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Run at most so many requests at once.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    parallel: u64,
+    /// Let at most so many requests wait besides; more get status 429.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    queue: usize,
+    /// Positions of the cache, for all requests together [default: one conversation's].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    cache_tokens: Option<u64>,
+    /// End requests that take longer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    time_out: u64,
+}
+
+impl Args {
+    fn key(&self) -> Result<Option<String>> {
+        let key = match (&self.api_key, &self.api_key_file) {
+            (Some(key), _) => key.clone(),
+            (None, Some(file)) => {
+                let about = || format!("cannot read {}", file.display());
+                let text = std::fs::read_to_string(file).with_context(about)?;
+                text.trim().to_owned()
+            }
+            (None, None) => return Ok(None),
+        };
+        if key.is_empty() || !key.chars().all(|it| it.is_ascii_graphic()) {
+            bail_usage!("a key of no or of other characters than ASCII's letters, digits, signs");
+        }
+        Ok(Some(key))
+    }
+
+    fn name(&self) -> String {
+        let stem = || self.model.model.file_stem().unwrap_or_default();
+        let name = self.name.clone();
+        name.unwrap_or_else(|| stem().to_string_lossy().into_owned())
+    }
+}
+
+/// An engine as servers drive one.
+struct ServedEngine(Engine);
+
+impl TokenEngine for ServedEngine {
+    type Id = RequestId;
+
+    fn submit(&mut self, request: TokenRequest) -> Result<RequestId, String> {
+        let sampling = request.sampling;
+        let sampler = SamplerConfig {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            frequency_penalty: sampling.frequency_penalty,
+            presence_penalty: sampling.presence_penalty,
+            seed: sampling.seed,
+            ..SamplerConfig::default()
+        };
+        let request = GenerationRequest {
+            tokens: request.tokens,
+            max_tokens: request.max_tokens,
+            sampler,
+            end_tokens: request.end_tokens,
+            top: request.top,
+        };
+        self.0.add(request).map_err(|error| error.to_string())
+    }
+
+    fn cancel(&mut self, request: RequestId) {
+        self.0.cancel(request);
+    }
+
+    fn step(&mut self) -> Result<Vec<GeneratedToken<RequestId>>, String> {
+        let events = self.0.step().map_err(|error| {
+            alert!("a step failed: {error}");
+            error.to_string()
+        })?;
+        let chosen = events.into_iter().map(|event| GeneratedToken {
+            request: event.request,
+            token: event.token,
+            log_probability: event.log_probability,
+            top: event.top,
+            cached_tokens: Some(event.reused_tokens),
+            finished: event.finished.map(|it| match it {
+                FinishReason::End => TokenFinish::End,
+                FinishReason::Length => TokenFinish::Length,
+            }),
+        });
+        Ok(chosen.collect())
+    }
+
+    fn figures(&self) -> EngineLoad {
+        let (running, waiting, free_blocks, blocks) = self.0.load_figures();
+        EngineLoad {
+            running,
+            waiting,
+            free_blocks,
+            blocks,
+        }
+    }
+}
+
+/// Stops the server at the first signal, and its requests at the second.
+fn stop_by_signals(stop: ServerStop) -> Result<()> {
+    let (mut receiver, sender) = UnixStream::pair()?;
+    for number in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(number, sender.try_clone()?)?;
+    }
+    let name = "fercuda-signals".to_owned();
+    std::thread::Builder::new().name(name).spawn(move || {
+        let mut byte = [0];
+        if receiver.read_exact(&mut byte).is_ok() {
+            note!("running requests end; again to cancel them");
+            stop.stop();
+        }
+        if receiver.read_exact(&mut byte).is_ok() {
+            stop.stop_now();
+        }
+    })?;
+    Ok(())
+}
+
+/// Lets this process open as many files as it may, and returns how many connections that leaves
+/// room for: twice as many again may be in refusal.
+fn connection_limit() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is not allowed, it stays as it is.
+    setrlimit(Resource::Nofile, limit).unwrap_or_default();
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (files / 4).clamp(16, 4096) as usize
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = ServerConfig {
+        api_key: args.key()?,
+        running: args.parallel as usize,
+        queue: args.queue,
+        connections: connection_limit(),
+        time_out: Duration::from_secs(args.time_out),
+        ..ServerConfig::at(SocketAddr::new(args.host, args.port))
+    };
+    if config.api_key.is_none() && !args.host.is_loopback() {
+        alert!(
+            "anything that reaches {} can use the model\ntry: --api-key-file",
+            args.host
+        );
+    }
+    // Before the model is loaded, which takes long.
+    let server = Server::bind(config)?;
+    let loaded = args.model.load_with(EngineConfig {
+        requests: args.parallel,
+        batch_tokens: args.parallel.max(EngineConfig::default().batch_tokens),
+        cache_tokens: args.cache_tokens,
+        ..EngineConfig::default()
+    })?;
+    let template = match &loaded.template {
+        Some(source) => match ChatTemplate::new(source, &loaded.tokenizer) {
+            Ok(template) => Some(template),
+            Err(error) => {
+                alert!("no chats: {error}");
+                None
+            }
+        },
+        None => {
+            alert!("no chats: the file has no chat template");
+            None
+        }
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let model = ServedModel {
+        name: args.name(),
+        template,
+        tokenizer: loaded.tokenizer,
+        context: loaded.engine.context(),
+        created: now.map_or(0, |it| it.as_secs()),
+    };
+    stop_by_signals(server.stopper())?;
+    say!("{} at http://{}", model.name, server.address());
+    server.run(&mut ServedEngine(loaded.engine), model)?;
+    Ok(ExitStatus::Success.into())
+}

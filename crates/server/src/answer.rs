@@ -1,0 +1,245 @@
+//! A request on its way: its place in the queue, its tokens, its events.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use fercuda_tokenizer::{ChatTemplate, Special, Tokenizer};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep_until};
+
+use crate::answer_event::{AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken};
+use crate::api_error::{ApiError, ErrorKind};
+use crate::metrics::ServerMetrics;
+use crate::order::{GenerationOrder, OrderPrompt};
+use crate::token_engine::TokenRequest;
+
+/// The model that is served.
+#[derive(Debug)]
+pub struct ServedModel {
+    /// Its name in requests.
+    pub name: String,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template, if it has one.
+    pub template: Option<ChatTemplate>,
+    /// Positions that a request may have.
+    pub context: u64,
+    /// When it was loaded, in seconds since 1970.
+    pub created: u64,
+}
+
+/// How an API writes answers.
+pub(crate) trait AnswerFormat: Send + Unpin + 'static {
+    /// The whole answer.
+    fn whole(&self, text: &str, tokens: &[AnswerToken], end: &AnswerEnd) -> Value;
+    /// Events at the beginning of a stream.
+    fn begin(&mut self) -> String;
+    /// Events of a part.
+    fn part(&mut self, text: &str, tokens: &[AnswerToken]) -> String;
+    /// Events at the end.
+    fn end(&mut self, end: &AnswerEnd) -> String;
+    /// Events of a stream that fails.
+    fn failure(&mut self, error: &ApiError) -> String;
+}
+
+/// What requests share: the model, the way to the engine, the queue.
+#[derive(Debug)]
+pub(crate) struct AnswerDesk {
+    pub(crate) model: Arc<ServedModel>,
+    pub(crate) metrics: Arc<ServerMetrics>,
+    /// Places of requests that run or wait.
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) submissions: Sender<AnswerSubmission>,
+    pub(crate) time_out: Duration,
+}
+
+/// A request that the engine has accepted. When it is dropped, the request is cancelled.
+#[derive(Debug)]
+pub(crate) struct RunningAnswer {
+    events: UnboundedReceiver<AnswerEvent>,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl RunningAnswer {
+    /// The next event, or that there is no time for one.
+    pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<AnswerEvent> {
+        if let Poll::Ready(event) = self.events.poll_recv(context) {
+            let gone = || AnswerEvent::Failed("the engine has ended".to_owned());
+            return Poll::Ready(event.unwrap_or_else(gone));
+        }
+        let is_late = self.deadline.as_mut().poll(context).is_ready();
+        match is_late {
+            true => Poll::Ready(AnswerEvent::TimedOut),
+            false => Poll::Pending,
+        }
+    }
+
+    async fn event(&mut self) -> AnswerEvent {
+        poll_fn(|context| self.poll_event(context)).await
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) async fn collect(
+        mut self,
+    ) -> Result<(String, Vec<AnswerToken>, AnswerEnd), ApiError> {
+        let (mut text, mut tokens) = (String::new(), Vec::new());
+        loop {
+            match self.event().await {
+                AnswerEvent::Accepted => {}
+                AnswerEvent::Part(more, of_it) => {
+                    text.push_str(&more);
+                    tokens.extend(of_it);
+                }
+                AnswerEvent::End(end) => return Ok((text, tokens, end)),
+                other => return Err(failure_of(other)),
+            }
+        }
+    }
+}
+
+/// The error that an event is which ends a request early.
+pub(crate) fn failure_of(event: AnswerEvent) -> ApiError {
+    match event {
+        AnswerEvent::Refused(reason) => ApiError::new(ErrorKind::Invalid, reason),
+        AnswerEvent::TimedOut => ApiError::new(
+            ErrorKind::TimedOut,
+            "the request took longer than requests may",
+        ),
+        AnswerEvent::Failed(reason) => ApiError::new(ErrorKind::Internal, reason),
+        _ => ApiError::new(ErrorKind::Internal, "events came out of order"),
+    }
+}
+
+impl ServedModel {
+    /// The tokens of a prompt.
+    fn encode(&self, prompt: OrderPrompt) -> Result<Vec<u32>, ApiError> {
+        let refused = |error: fercuda_tokenizer::TokenizerError| {
+            ApiError::new(ErrorKind::Invalid, error.to_string())
+        };
+        match prompt {
+            OrderPrompt::Tokens(tokens) => Ok(tokens),
+            OrderPrompt::Text(text) => {
+                let tokens = self.tokenizer.encode(&text, Special::AsText);
+                let mut tokens = tokens.map_err(refused)?;
+                if tokens.is_empty() {
+                    // Of an empty prompt a text begins.
+                    tokens.extend(self.tokenizer.bos().or(self.tokenizer.eos()));
+                }
+                Ok(tokens)
+            }
+            OrderPrompt::Chat(chat) => {
+                let Some(template) = &self.template else {
+                    let message = "the model has no chat template; try /v1/completions";
+                    return Err(ApiError::of("messages", message));
+                };
+                let prompt = template.render(&chat).map_err(refused)?;
+                self.tokenizer.encode_prompt(&prompt).map_err(refused)
+            }
+        }
+    }
+
+    /// Refuses a model of another name.
+    ///
+    /// # Errors
+    /// The name of the one that is served.
+    pub(crate) fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if name != self.name => {
+                let shown: String = name.chars().take(100).collect();
+                let message = format!("no model {shown:?} here, only {:?}", self.name);
+                let not_found = ApiError::new(ErrorKind::NotFound, message);
+                Err(ApiError {
+                    param: Some("model"),
+                    ..not_found
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AnswerDesk {
+    /// Takes a place in the queue and makes the tokens of a prompt, in a thread for such work. The
+    /// place goes along, so that no more of these threads' work waits than there are places, also
+    /// of clients that are gone.
+    ///
+    /// # Errors
+    /// If the queue is full, or the prompt cannot be rendered or encoded, or does not fit into the
+    /// context.
+    pub(crate) async fn encode(
+        &self,
+        prompt: OrderPrompt,
+    ) -> Result<(Vec<u32>, OwnedSemaphorePermit), ApiError> {
+        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.metrics.refused.fetch_add(1, Relaxed);
+            let message = "the queue is full; try again later";
+            return Err(ApiError {
+                retry_after: Some(self.metrics.seconds_to_retry()),
+                ..ApiError::new(ErrorKind::Full, message)
+            });
+        };
+        let model = Arc::clone(&self.model);
+        let encode = move || (model.encode(prompt), permit);
+        let encoded = tokio::task::spawn_blocking(encode).await;
+        let (tokens, permit) = encoded
+            .map_err(|_| ApiError::new(ErrorKind::Internal, "the prompt could not be encoded"))?;
+        let tokens = tokens?;
+        let (count, context) = (tokens.len() as u64, self.model.context);
+        if count > context {
+            let message =
+                format!("the prompt has {count} tokens, the context {context}; try a shorter one");
+            return Err(ApiError::new(ErrorKind::Invalid, message));
+        }
+        Ok((tokens, permit))
+    }
+
+    /// Takes a place in the queue and hands a request to the engine. Returns its answer, with the
+    /// number of its prompt's tokens, when the engine has accepted it.
+    ///
+    /// # Errors
+    /// If the queue is full, the prompt is refused, or the engine has ended.
+    pub(crate) async fn submit(
+        &self,
+        order: GenerationOrder,
+    ) -> Result<(RunningAnswer, usize), ApiError> {
+        let arrived = Instant::now();
+        let (tokens, permit) = self.encode(order.prompt).await?;
+        let prompt = tokens.len();
+        let left = (self.model.context as usize).saturating_sub(prompt);
+        let (events, receiver) = unbounded_channel();
+        let request = TokenRequest {
+            tokens,
+            max_tokens: order.max_tokens.unwrap_or(left.max(1)),
+            sampling: order.sampling,
+            end_tokens: self.model.tokenizer.generation_ends().to_vec(),
+            top: order.top,
+        };
+        let route = AnswerRoute {
+            stops: order.stops,
+            arrived,
+            events,
+            permit,
+        };
+        let ended = |_| ApiError::new(ErrorKind::Unavailable, "the engine has ended");
+        let submission = AnswerSubmission { request, route };
+        self.submissions.send(submission).map_err(ended)?;
+        let mut answer = RunningAnswer {
+            events: receiver,
+            deadline: Box::pin(sleep_until((arrived + self.time_out).into())),
+        };
+        match answer.event().await {
+            AnswerEvent::Accepted => Ok((answer, prompt)),
+            other => Err(failure_of(other)),
+        }
+    }
+}

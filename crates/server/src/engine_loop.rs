@@ -1,0 +1,274 @@
+//! The loop in the engine's thread: submissions in, steps, events out.
+//!
+//! Invariant: each request that was submitted is in `active` until it has ended or is cancelled, so
+//! that an empty `active` is an idle engine.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use fercuda_tokenizer::{Detokenizer, Tokenizer};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::answer_event::{
+    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken,
+};
+use crate::metrics::ServerMetrics;
+use crate::stop_text::StopMatcher;
+use crate::token_engine::{GeneratedToken, TokenEngine, TokenFinish};
+
+/// A request that the engine has.
+struct ActiveAnswer<'t> {
+    events: UnboundedSender<AnswerEvent>,
+    arrived: Instant,
+    last: Instant,
+    detokenizer: Detokenizer<'t>,
+    matcher: StopMatcher,
+    wants_tokens: bool,
+    /// Tokens whose text is held back, with the place in the text at which they end.
+    held: VecDeque<(usize, AnswerToken)>,
+    /// Bytes of text so far, and of those that were sent.
+    decoded: usize,
+    sent: usize,
+    /// Where the last token that was sent ends.
+    sent_tokens_to: usize,
+    prompt: usize,
+    generated: usize,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<'t> ActiveAnswer<'t> {
+    fn new(
+        tokenizer: &'t Tokenizer,
+        route: AnswerRoute,
+        prompt: usize,
+        wants_tokens: bool,
+    ) -> ActiveAnswer<'t> {
+        ActiveAnswer {
+            events: route.events,
+            arrived: route.arrived,
+            last: route.arrived,
+            detokenizer: tokenizer.detokenizer_behind(false),
+            matcher: StopMatcher::new(route.stops),
+            wants_tokens,
+            held: VecDeque::new(),
+            decoded: 0,
+            sent: 0,
+            sent_tokens_to: 0,
+            prompt,
+            generated: 0,
+            _permit: route.permit,
+        }
+    }
+
+    /// Takes a token, and sends what it decides. Returns the end, if this is it.
+    fn push<Id>(&mut self, chosen: GeneratedToken<Id>) -> Option<AnswerReason> {
+        self.generated += 1;
+        let mut text = String::new();
+        let is_end_token = chosen.finished == Some(TokenFinish::End);
+        if !is_end_token {
+            self.detokenizer.push(chosen.token, &mut text);
+        }
+        if chosen.finished.is_some() {
+            self.detokenizer.finish(&mut text);
+        }
+        self.decoded += text.len();
+        if self.wants_tokens && !is_end_token {
+            let token = AnswerToken {
+                token: chosen.token,
+                log_probability: chosen.log_probability.unwrap_or(f32::NAN),
+                top: chosen.top,
+            };
+            self.held.push_back((self.decoded, token));
+        }
+        let (mut decided, stop) = self.matcher.push(&text);
+        let end = match (stop, chosen.finished) {
+            (Some(stop), _) => Some(AnswerReason::Stop(stop)),
+            (None, Some(finish)) => {
+                decided.push_str(&self.matcher.finish());
+                Some(match finish {
+                    TokenFinish::End => AnswerReason::Token,
+                    TokenFinish::Length => AnswerReason::Length,
+                })
+            }
+            (None, None) => None,
+        };
+        self.sent += decided.len();
+        let tokens = self.decided_tokens(end.as_ref());
+        if !decided.is_empty() || !tokens.is_empty() {
+            self.send(AnswerEvent::Part(decided, tokens));
+        }
+        end
+    }
+
+    /// The tokens whose text was sent; at an end also those that it cuts.
+    fn decided_tokens(&mut self, end: Option<&AnswerReason>) -> Vec<AnswerToken> {
+        let mut tokens = Vec::new();
+        while let Some((to, _)) = self.held.front() {
+            let is_decided = match end {
+                Some(AnswerReason::Stop(_)) => self.sent_tokens_to < self.sent,
+                Some(_) => true,
+                None => *to <= self.sent,
+            };
+            if !is_decided {
+                break;
+            }
+            self.sent_tokens_to = *to;
+            tokens.extend(self.held.pop_front().map(|it| it.1));
+        }
+        tokens
+    }
+
+    /// Sends an event; a receiver that is gone is found by `is_gone`.
+    fn send(&self, event: AnswerEvent) {
+        self.events.send(event).unwrap_or_default();
+    }
+
+    fn is_gone(&self) -> bool {
+        self.events.is_closed()
+    }
+}
+
+/// An engine with the requests that it has.
+pub(crate) struct EngineLoop<'a, E: TokenEngine> {
+    engine: &'a mut E,
+    tokenizer: &'a Tokenizer,
+    metrics: &'a ServerMetrics,
+    active: HashMap<E::Id, ActiveAnswer<'a>>,
+}
+
+impl<'a, E: TokenEngine> EngineLoop<'a, E> {
+    pub(crate) fn new(
+        engine: &'a mut E,
+        tokenizer: &'a Tokenizer,
+        metrics: &'a ServerMetrics,
+    ) -> EngineLoop<'a, E> {
+        metrics.set_load(engine.figures());
+        EngineLoop {
+            engine,
+            tokenizer,
+            metrics,
+            active: HashMap::new(),
+        }
+    }
+
+    /// Runs until no more submissions can come and none is left.
+    pub(crate) fn run(&mut self, submissions: &Receiver<AnswerSubmission>) {
+        loop {
+            if self.active.is_empty() {
+                self.metrics.set_load(self.engine.figures());
+                match submissions.recv() {
+                    Ok(submission) => self.submit(submission),
+                    Err(_) => return,
+                }
+            }
+            for submission in submissions.try_iter() {
+                self.submit(submission);
+            }
+            self.cancel_gone();
+            self.metrics.set_load(self.engine.figures());
+            if !self.active.is_empty() {
+                self.step();
+            }
+        }
+    }
+
+    fn submit(&mut self, submission: AnswerSubmission) {
+        let AnswerSubmission { request, route } = submission;
+        if route.events.is_closed() {
+            self.metrics.aborted.fetch_add(1, Relaxed);
+            return;
+        }
+        let (prompt, wants_tokens) = (request.tokens.len(), request.top.is_some());
+        match self.engine.submit(request) {
+            Ok(id) => {
+                let answer = ActiveAnswer::new(self.tokenizer, route, prompt, wants_tokens);
+                answer.send(AnswerEvent::Accepted);
+                self.active.insert(id, answer);
+            }
+            Err(reason) => {
+                let refused = AnswerEvent::Refused(reason);
+                route.events.send(refused).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Cancels requests whose receiver is gone.
+    fn cancel_gone(&mut self) {
+        let (engine, metrics) = (&mut *self.engine, self.metrics);
+        self.active.retain(|id, answer| {
+            let is_gone = answer.is_gone();
+            if is_gone {
+                engine.cancel(*id);
+                metrics.aborted.fetch_add(1, Relaxed);
+            }
+            !is_gone
+        });
+    }
+
+    fn step(&mut self) {
+        match self.engine.step() {
+            Ok(chosen) => {
+                self.metrics.set_failed(false);
+                for token in chosen {
+                    self.take(token);
+                }
+            }
+            Err(reason) => {
+                self.metrics.set_failed(true);
+                for (id, answer) in self.active.drain() {
+                    self.engine.cancel(id);
+                    self.metrics.failed.fetch_add(1, Relaxed);
+                    answer.send(AnswerEvent::Failed(reason.clone()));
+                }
+            }
+        }
+    }
+
+    /// Passes a token on to its request.
+    fn take(&mut self, chosen: GeneratedToken<E::Id>) {
+        let (id, cached) = (chosen.request, chosen.cached_tokens);
+        let Some(answer) = self.active.get_mut(&id) else {
+            return;
+        };
+        let (now, metrics) = (Instant::now(), self.metrics);
+        if answer.generated == 0 {
+            metrics.first_token.observe(now - answer.arrived);
+            let prompt = answer.prompt as u64;
+            metrics.prompt_tokens.fetch_add(prompt, Relaxed);
+            let cached = cached.unwrap_or(0) as u64;
+            metrics.cached_tokens.fetch_add(cached, Relaxed);
+        } else {
+            metrics.between_tokens.observe(now - answer.last);
+        }
+        metrics.generated_tokens.fetch_add(1, Relaxed);
+        answer.last = now;
+        let is_finished = chosen.finished.is_some();
+        let Some(reason) = answer.push(chosen) else {
+            return;
+        };
+        if !is_finished {
+            self.engine.cancel(id);
+        }
+        metrics.whole.observe(now - answer.arrived);
+        let ended = match reason {
+            AnswerReason::Length => &metrics.cut,
+            _ => &metrics.stopped,
+        };
+        ended.fetch_add(1, Relaxed);
+        let generated = answer.generated;
+        let end = AnswerEnd {
+            reason,
+            generated,
+            cached,
+        };
+        // Without its permit, so that a client that has read the end finds a place.
+        if let Some(answer) = self.active.remove(&id) {
+            let events = answer.events.clone();
+            drop(answer);
+            events.send(AnswerEvent::End(end)).unwrap_or_default();
+        }
+    }
+}

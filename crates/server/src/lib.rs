@@ -1,0 +1,23 @@
+//! HTTP server of a language model, over an engine that is a trait.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod answer_event;
+mod anthropic;
+mod api_error;
+mod connection;
+mod engine_loop;
+mod metrics;
+mod openai;
+mod order;
+mod server;
+mod service;
+mod stop_text;
+mod stream;
+mod token_engine;
+
+pub use answer::ServedModel;
+pub use server::{Server, ServerConfig, ServerError, ServerStop};
+pub use token_engine::{
+    EngineLoad, GeneratedToken, TokenChance, TokenEngine, TokenFinish, TokenRequest, TokenSampling,
+};

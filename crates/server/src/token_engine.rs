@@ -1,0 +1,120 @@
+//! Interface of an engine: tokens in, tokens out, one thread.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+/// How tokens of a request are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenSampling {
+    /// Divisor of logits; 0 takes the largest.
+    pub temperature: f32,
+    /// Number of most likely tokens that are kept; 0 for all.
+    pub top_k: usize,
+    /// Probability of the most likely tokens that are kept.
+    pub top_p: f32,
+    /// What is taken from a logit for each time that its token stands among the last ones.
+    pub frequency_penalty: f32,
+    /// What is taken from a logit if its token stands among the last ones.
+    pub presence_penalty: f32,
+    /// Seed of the choices; `None` for a fresh one.
+    pub seed: Option<u64>,
+}
+
+impl Default for TokenSampling {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            seed: None,
+        }
+    }
+}
+
+/// What an engine is to generate.
+#[derive(Clone, Debug)]
+pub struct TokenRequest {
+    /// The prompt.
+    pub tokens: Vec<u32>,
+    /// Most tokens that are generated.
+    pub max_tokens: usize,
+    /// How they are chosen.
+    pub sampling: TokenSampling,
+    /// Tokens that end it.
+    pub end_tokens: Vec<u32>,
+    /// Number of most likely tokens that are reported with each, and its own probability; `None`
+    /// for neither.
+    pub top: Option<usize>,
+}
+
+/// Why an engine has ended a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenFinish {
+    /// By one of its end tokens.
+    End,
+    /// By its number of tokens, or the context.
+    Length,
+}
+
+/// A token with the logarithm of its probability.
+pub type TokenChance = (u32, f32);
+
+/// A token that a step has chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GeneratedToken<Id> {
+    /// Its request.
+    pub request: Id,
+    /// The token.
+    pub token: u32,
+    /// Logarithm of its probability by the model alone, if the request wants it.
+    pub log_probability: Option<f32>,
+    /// The most likely tokens, as many as the request has named.
+    pub top: Vec<TokenChance>,
+    /// Tokens of the prompt that were not computed, as they were in the cache; `None` if that is
+    /// not known.
+    pub cached_tokens: Option<usize>,
+    /// Whether it is the last one, and why.
+    pub finished: Option<TokenFinish>,
+}
+
+/// How full an engine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Blocks of the cache that no request uses.
+    pub free_blocks: usize,
+    /// Blocks of the cache.
+    pub blocks: usize,
+}
+
+/// An engine that generates tokens of many requests in steps.
+///
+/// One thread calls it. A request ends by an event with `finished`, by `cancel`, or by an error of
+/// `step`, behind which the caller cancels what was running.
+pub trait TokenEngine {
+    /// Number of a request.
+    type Id: Copy + Debug + Eq + Hash;
+
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// Why it can never run, for its author.
+    fn submit(&mut self, request: TokenRequest) -> Result<Self::Id, String>;
+
+    /// Takes a request back, if it is there; its memory is free when this returns.
+    fn cancel(&mut self, request: Self::Id);
+
+    /// Computes for the requests that run.
+    ///
+    /// # Errors
+    /// What has failed, of the engine and not of a request.
+    fn step(&mut self) -> Result<Vec<GeneratedToken<Self::Id>>, String>;
+
+    /// How full it is.
+    fn figures(&self) -> EngineLoad;
+}

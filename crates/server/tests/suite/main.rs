@@ -1,0 +1,8 @@
+//! Tests of the server over an engine that echoes.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod anthropic;
+mod limits;
+mod openai;
+mod support;
+mod traffic;
