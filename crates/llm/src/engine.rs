@@ -6,7 +6,6 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
-use fercuda_cuda::Context;
 use fercuda_modelfile::ModelFile;
 use fercuda_ops::OpDevice;
 use fercuda_runtime::{
@@ -59,7 +58,6 @@ pub struct Engine {
     graphs: Option<Graphs<GraphKey>>,
     /// Steps that have run, and whether they can be captured.
     captured: HashMap<StepKey, bool>,
-    context_of_device: Context,
     workspace: Option<DeviceTensor>,
     arguments: (BufferId, StepInputs),
     /// Logits of the first rows, by their number.
@@ -191,7 +189,6 @@ impl Engine {
         Ok(Self {
             graphs,
             captured: HashMap::new(),
-            context_of_device: runtime.context(),
             session,
             config: model,
             context,
@@ -569,11 +566,7 @@ impl Engine {
         let Some(step) = self.steps.get(&key) else {
             return Ok(Vec::new());
         };
-        let times = step.times(
-            &self.context_of_device,
-            self.session.stream(),
-            rounds.max(1),
-        )?;
+        let times = step.times(self.planner.context(), self.session.stream(), rounds.max(1))?;
         self.pool = BlockPool::new(self.limits.blocks as u32);
         Ok(times)
     }

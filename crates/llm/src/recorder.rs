@@ -128,6 +128,11 @@ impl Planner {
         }
     }
 
+    /// The context of the device.
+    pub(crate) fn context(&self) -> &Context {
+        self.device.context()
+    }
+
     fn plan(&mut self, key: StepPlanKey) -> Result<Arc<OpPlan>> {
         if let Some(known) = self.plans.get(&key) {
             return Ok(known.clone());

@@ -148,43 +148,35 @@ impl<'a> WeightLoader<'a> {
         })
     }
 
+    /// Uploads matrices of one type as one, one after another.
+    fn joined(&self, part: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
+        let outputs = part.iter().map(|it| it.outputs).sum();
+        let FileMatrix {
+            format, dtype, row, ..
+        } = part[0];
+        let bytes = match part {
+            [one] => Cow::Borrowed(one.bytes),
+            several => Cow::Owned(several.iter().flat_map(|it| it.bytes).copied().collect()),
+        };
+        Ok(WeightMatrix {
+            tensor: upload(self.session, dtype, &[outputs, row], &bytes)?,
+            format,
+            outputs,
+        })
+    }
+
     /// Uploads matrices, one after another: as one, if their types are one.
     fn upload(&self, matrices: &[FileMatrix<'_>]) -> Result<Vec<WeightMatrix>> {
-        let all = |part: &[FileMatrix<'_>]| -> Result<WeightMatrix> {
-            let outputs = part.iter().map(|it| it.outputs).sum();
-            let FileMatrix {
-                format, dtype, row, ..
-            } = part[0];
-            let bytes = match part {
-                [one] => Cow::Borrowed(one.bytes),
-                several => Cow::Owned(several.iter().flat_map(|it| it.bytes).copied().collect()),
-            };
-            Ok(WeightMatrix {
-                tensor: upload(self.session, dtype, &[outputs, row], &bytes)?,
-                format,
-                outputs,
-            })
-        };
         let is_same = |a: &FileMatrix<'_>, b: &FileMatrix<'_>| a.format == b.format;
         match matrices.windows(2).all(|pair| is_same(&pair[0], &pair[1])) {
-            true => Ok(vec![all(matrices)?]),
-            false => matrices.chunks(1).map(all).collect(),
+            true => Ok(vec![self.joined(matrices)?]),
+            false => matrices.chunks(1).map(|one| self.joined(one)).collect(),
         }
     }
 
     /// A matrix alone.
     fn single(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<WeightMatrix> {
-        let read = self.matrix(name, inputs, outputs)?;
-        Ok(WeightMatrix {
-            tensor: upload(
-                self.session,
-                read.dtype,
-                &[read.outputs, read.row],
-                read.bytes,
-            )?,
-            format: read.format,
-            outputs: read.outputs,
-        })
+        self.joined(&[self.matrix(name, inputs, outputs)?])
     }
 
     fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {

@@ -22,7 +22,7 @@ use crate::answer::{AnswerDesk, AnswerFormat, RunningAnswer};
 use crate::anthropic::{AnthropicFormat, MessagesBody};
 use crate::api_error::{ApiError, ErrorKind};
 use crate::openai::{ChatBody, CompletionBody, OpenaiFormat};
-use crate::order::{parse, refuse};
+use crate::order::{GenerationOrder, parse, refuse};
 use crate::stream::EventStream;
 
 const PAGE: &str = include_str!("page.html");
@@ -189,19 +189,7 @@ impl Service {
         self.desk.model.check_name(body.options.model.as_deref())?;
         let is_stream = body.options.stream.unwrap_or(false);
         let (order, includes_usage) = body.into_order()?;
-        let shows_tokens = order.top.is_some();
-        let (answer, prompt) = self.desk.submit(order).await?;
-        let format = OpenaiFormat {
-            model: Arc::clone(&self.desk.model),
-            id: self.numbers.id("chatcmpl-"),
-            created: seconds_now(),
-            is_chat: true,
-            shows_tokens,
-            includes_usage,
-            prompt,
-            offset: 0,
-        };
-        self.respond(answer, format, is_stream).await
+        self.openai(order, true, (includes_usage, is_stream)).await
     }
 
     async fn complete(&self, request: Request) -> Result<Response, ApiError> {
@@ -209,13 +197,23 @@ impl Service {
         self.desk.model.check_name(body.options.model.as_deref())?;
         let is_stream = body.options.stream.unwrap_or(false);
         let (order, includes_usage) = body.into_order()?;
+        self.openai(order, false, (includes_usage, is_stream)).await
+    }
+
+    /// Answers an order in the form of OpenAI's chats or of its completions.
+    async fn openai(
+        &self,
+        order: GenerationOrder,
+        is_chat: bool,
+        (includes_usage, is_stream): (bool, bool),
+    ) -> Result<Response, ApiError> {
         let shows_tokens = order.top.is_some();
         let (answer, prompt) = self.desk.submit(order).await?;
         let format = OpenaiFormat {
             model: Arc::clone(&self.desk.model),
-            id: self.numbers.id("cmpl-"),
+            id: self.numbers.id(if is_chat { "chatcmpl-" } else { "cmpl-" }),
             created: seconds_now(),
-            is_chat: false,
+            is_chat,
             shows_tokens,
             includes_usage,
             prompt,

@@ -11,6 +11,7 @@ use fercuda_kernels::{KernelError, MemoryView, NativeProgram};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
 
 use super::bounds::{magnitudes, stored, unit_roundoff};
+use super::products::check_added;
 use super::scalar::sigmoid;
 use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters};
@@ -106,22 +107,7 @@ fn product_shape(
 fn linear_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let x = &operands[0];
     let shape = product_shape(format(op)?, x, &operands[1], "w")?;
-    let columns = shape.last().copied().unwrap_or_default();
-    if let Some(bias) = operands.get(2)
-        && bias.shape() != [columns]
-    {
-        let what = format!("bias is {:?}", bias.shape());
-        return Err(Misfit::new(
-            what,
-            format!("[{columns}], one for each output"),
-        ));
-    }
-    if let Some(residual) = operands.get(3)
-        && residual.shape() != shape
-    {
-        let what = format!("residual is {:?}", residual.shape());
-        return Err(Misfit::new(what, format!("{shape:?}, the result's shape")));
-    }
+    check_added(operands, &shape)?;
     Ok(vec![(result_type(op, x.dtype())?, shape)])
 }
 

@@ -179,6 +179,27 @@ fn matmul_expected(
     by_index(&results[0], element)
 }
 
+/// Checks what is added to a product of that shape: the bias, operand 2, and the residual, 3.
+pub(super) fn check_added(operands: &[Layout], shape: &[u64]) -> Result<(), Misfit> {
+    let columns = shape.last().copied().unwrap_or_default();
+    if let Some(bias) = operands.get(2)
+        && bias.shape() != [columns]
+    {
+        let what = format!("bias is {:?}", bias.shape());
+        return Err(Misfit::new(
+            what,
+            format!("[{columns}], one for each output"),
+        ));
+    }
+    if let Some(residual) = operands.get(3)
+        && residual.shape() != shape
+    {
+        let what = format!("residual is {:?}", residual.shape());
+        return Err(Misfit::new(what, format!("{shape:?}, the result's shape")));
+    }
+    Ok(())
+}
+
 fn linear_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, weight] = [operands[0].shape(), operands[1].shape()];
     let (Some((depth, outer)), [columns, inner]) = (x.split_last(), weight) else {
@@ -194,21 +215,7 @@ fn linear_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     }
     let mut shape = outer.to_vec();
     shape.push(*columns);
-    if let Some(bias) = operands.get(2)
-        && bias.shape() != [*columns]
-    {
-        let what = format!("bias is {:?}", bias.shape());
-        return Err(Misfit::new(
-            what,
-            format!("[{columns}], one for each output"),
-        ));
-    }
-    if let Some(residual) = operands.get(3)
-        && residual.shape() != shape
-    {
-        let what = format!("residual is {:?}", residual.shape());
-        return Err(Misfit::new(what, format!("{shape:?}, the result's shape")));
-    }
+    check_added(operands, &shape)?;
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
