@@ -363,6 +363,16 @@ NEEDS = {
     "interpolate": {"x": (1, 2, 4), "size": 6},
     "rope": {"x": (4, 2, 6), "position": (4,), "frequency": (3,)},
     "cache_append": {"cache": (2, 3, 2, 6), "rows": (1, 2, 6), "index": (1,)},
+    "attention_inputs": {
+        "x": (2, 24),
+        "position": (2,),
+        "frequency": (3,),
+        "index": (2,),
+        "k": (2, 3, 1, 6),
+        "v": (2, 3, 1, 6),
+        "q_norm": (6,),
+        "k_norm": (6,),
+    },
     "paged_attention": {
         "q": (4, 4, 6),
         "k": (4, 3, 2, 6),

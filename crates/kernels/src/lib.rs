@@ -19,6 +19,7 @@ pub mod ctc;
 pub mod draw;
 pub mod eigen;
 pub mod fft;
+pub mod head_inputs;
 pub mod index;
 pub mod jacobi;
 pub mod linear_loss;

@@ -16,6 +16,13 @@ type Result<T> = std::result::Result<T, LlmError>;
 /// Positions of a block of the cache.
 pub(crate) const PLACES: u64 = 16;
 
+/// What blocks of weights become: it has the range of f32, and errs less than activations that are
+/// quantised to 8 bits.
+const WIDE: Dtype = Dtype::Bf16;
+
+/// Tokens of a prompt that follow one another in a step, about.
+const RUN: u64 = 64;
+
 /// Sizes for which memory is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepLimits {
@@ -29,20 +36,38 @@ pub(crate) struct StepLimits {
     pub(crate) blocks: u64,
     /// Positions of a block.
     pub(crate) places: u64,
+    /// Tokens of a step from which blocks of weights become 16-bit floats before they are
+    /// multiplied, which tensor cores do faster.
+    pub(crate) wide_from: u64,
+}
+
+impl StepLimits {
+    fn is_wide(&self) -> bool {
+        self.tokens >= self.wide_from
+    }
 }
 
 /// Numbers of tokens and of rows of logits that a step is prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepKey {
-    pub(crate) tokens: u64,
+    /// Tokens of requests that have one each, which come first.
+    pub(crate) singles: u64,
+    /// Tokens of requests that have several.
+    pub(crate) runs: u64,
+    /// Rows of logits.
     pub(crate) rows: u64,
 }
 
 impl StepKey {
+    fn tokens(self) -> u64 {
+        self.singles + self.runs
+    }
+
     /// The key of its graph.
     pub(crate) fn graph(self) -> GraphKey {
         GraphKey {
-            words: [self.tokens, self.rows],
+            // Both are below 2^32, as the argument block has numbers of 32 bits.
+            words: [self.singles << 32 | self.runs, self.rows],
             ..GraphKey::default()
         }
     }
@@ -125,10 +150,11 @@ pub(crate) struct ModelDecoder {
     attended: DeviceTensor,
     gate: DeviceTensor,
     up: DeviceTensor,
-    /// Queries and keys by the norms of their heads, where there are any.
-    normed_heads: Option<[DeviceTensor; 2]>,
-    /// Operands and results of products of narrower types.
-    narrow: HashMap<Dtype, [DeviceTensor; 2]>,
+    queries: DeviceTensor,
+    /// Factors of products of narrower types.
+    narrow: HashMap<Dtype, DeviceTensor>,
+    /// One matrix as [`WIDE`].
+    wide: Option<DeviceTensor>,
     /// Zeros, as many as a token's vector has.
     no_bias: DeviceTensor,
     chosen: DeviceTensor,
@@ -148,14 +174,31 @@ pub(crate) fn memory_bytes(
     let each = config.shared_heads * (config.key_length + config.value_length);
     let cache = config.layers * limits.blocks * limits.places * each * cached.bytes();
     let widths = 2 * config.hidden
-        + config.heads * (config.key_length + config.value_length)
+        + config.heads * (2 * config.key_length + config.value_length)
         + each
         + 2 * config.feed_forward;
-    let step = 4
+    let mut step = 4
         * (limits.tokens * widths
             + limits.requests * (config.hidden + vocabulary)
             + StepInputs::len(limits));
+    if limits.is_wide() {
+        step += WIDE.bytes() * (widest_matrix(config) + limits.tokens * widest_vector(config));
+    }
     (cache, step)
+}
+
+/// Elements of the largest matrix of a layer.
+fn widest_matrix(config: &ModelConfig) -> u64 {
+    let shared = config.shared_heads * (config.key_length + config.value_length);
+    let projected = config.heads * config.key_length + shared;
+    let attended = config.heads * config.value_length;
+    config.hidden * projected.max(attended).max(config.feed_forward)
+}
+
+/// Elements of the longest vector that a layer multiplies.
+fn widest_vector(config: &ModelConfig) -> u64 {
+    let attended = config.heads * config.value_length;
+    config.hidden.max(config.feed_forward).max(attended)
 }
 
 fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor> {
@@ -190,18 +233,16 @@ fn narrow_memory(
     weights: &DecoderWeights,
     limits: &StepLimits,
     session: &Session,
-) -> Result<HashMap<Dtype, [DeviceTensor; 2]>> {
-    let heads =
-        (config.heads + 2 * config.shared_heads) * config.key_length.max(config.value_length);
-    let widest = config.hidden.max(config.feed_forward).max(heads);
-    let of_tokens = limits.tokens.max(limits.requests) * widest;
-    let of_logits = limits.requests * weights.vocabulary;
-    let memory = |dtype| -> Result<(Dtype, [DeviceTensor; 2])> {
-        let from = DeviceTensor::reserve(session, dtype, &[of_tokens])?;
-        let to = DeviceTensor::reserve(session, dtype, &[of_tokens.max(of_logits)])?;
-        Ok((dtype, [from, to]))
+) -> Result<HashMap<Dtype, DeviceTensor>> {
+    let of_tokens = limits.tokens.max(limits.requests) * widest_vector(config);
+    let memory = |dtype| -> Result<(Dtype, DeviceTensor)> {
+        Ok((dtype, DeviceTensor::reserve(session, dtype, &[of_tokens])?))
     };
-    narrow_types(weights).into_iter().map(memory).collect()
+    let mut types = narrow_types(weights);
+    if limits.is_wide() && !types.contains(&WIDE) {
+        types.push(WIDE);
+    }
+    types.into_iter().map(memory).collect()
 }
 
 impl ModelDecoder {
@@ -238,14 +279,15 @@ impl ModelDecoder {
             attended: floats(&[tokens, heads * config.value_length])?,
             gate: floats(&[tokens, config.feed_forward])?,
             up: floats(&[tokens, config.feed_forward])?,
-            normed_heads: match config.spec.has_head_norms {
-                true => Some([
-                    floats(&[tokens, heads * config.key_length])?,
-                    floats(&[tokens, shared * config.key_length])?,
-                ]),
+            queries: floats(&[tokens, heads * config.key_length])?,
+            narrow: narrow_memory(&config, &weights, &limits, session)?,
+            wide: match limits.is_wide() {
+                true => {
+                    let shape = [widest_matrix(&config)];
+                    Some(DeviceTensor::reserve(session, WIDE, &shape)?)
+                }
                 false => None,
             },
-            narrow: narrow_memory(&config, &weights, &limits, session)?,
             no_bias: zeros(session, Dtype::F32, &[config.hidden])?,
             chosen: floats(&[limits.requests, config.hidden])?,
             chosen_normed: floats(&[limits.requests, config.hidden])?,
@@ -271,9 +313,10 @@ impl ModelDecoder {
     pub(crate) fn prepare(&self, planner: &mut Planner, key: StepKey) -> Result<RecordedOps> {
         let (config, weights) = (&self.config, &self.weights);
         let all = self.limits.tokens;
-        let tokens = key.tokens;
+        let tokens = key.tokens();
         let argument = |number: u64| self.arguments.part(number * all..number * all + tokens);
         let step = StepArguments {
+            key,
             position: argument(1)?,
             sequence: argument(2)?,
             place: argument(3)?,
@@ -287,6 +330,7 @@ impl ModelDecoder {
             planner,
             ops: RecordedOps::default(),
             narrow: &self.narrow,
+            wide: self.wide.as_ref().map(|it| (it, self.limits.wide_from)),
             no_bias: &self.no_bias,
         };
         let x = self.x.first(tokens)?;
@@ -320,56 +364,53 @@ impl ModelDecoder {
         let normed = self.normed.first(tokens)?;
         ops.norm(x, &layer.attention_norm, config.epsilon, &normed)?;
         let all = self.projected.first(tokens)?;
-        let mut done = 0;
+        let (mut done, mut parts) = (0, Vec::new());
         for weight in &layer.attention {
-            let own = all.columns(done..done + weight.outputs)?;
-            ops.product(&normed, weight, &own)?;
+            parts.push((weight, all.columns(done..done + weight.outputs)?));
             done += weight.outputs;
         }
+        ops.products(&normed, &parts)?;
         if let Some(biases) = &layer.biases {
             ops.accumulate(&all, biases)?;
         }
-        let mut from = 0;
-        let mut of_heads = |heads: u64, length: u64| -> Result<DeviceTensor> {
-            let own = all.columns(from..from + heads * length)?;
-            from += heads * length;
-            own.reshape(&[tokens, heads, length])
-        };
-        let q = of_heads(config.heads, config.key_length)?;
-        let k = of_heads(config.shared_heads, config.key_length)?;
-        let v = of_heads(config.shared_heads, config.value_length)?;
+        let heads = [tokens, config.heads, config.key_length];
+        let q = self.queries.first(tokens)?.reshape(&heads)?;
         let attended = self.attended.first(tokens)?;
         let attended = attended.reshape(&[tokens, config.heads, config.value_length])?;
-        let mut turned_heads = [q, k];
-        if let (Some(norms), Some(normed)) = (&layer.head_norms, &self.normed_heads) {
-            for ((own, norm), to) in turned_heads.iter_mut().zip(norms).zip(normed) {
-                let to = to.first(tokens)?.reshape(own.shape())?;
-                ops.norm(own, norm, config.epsilon, &to)?;
-                *own = to;
-            }
-        }
-        let [q, k] = turned_heads;
-        for turned in [&q, &k] {
-            let op = OpDescriptor::new("rope")?
-                .choice("pairs", config.spec.pairs)?
-                .number("magnitude", self.weights.magnitude)?;
-            let operands = [turned, &step.position, &self.weights.frequencies];
-            ops.add(op, &operands, &[turned])?;
-        }
-        for (cache, new) in [(keys, &k), (values, &v)] {
-            let op = OpDescriptor::new("cache_append")?;
-            ops.add(op, &[cache, new, &step.place], &[cache])?;
-        }
-        let op = OpDescriptor::new("paged_attention")?.number("window", config.window as f64)?;
-        let operands = [
-            &q,
+        let op = OpDescriptor::new("attention_inputs")?
+            .choice("pairs", config.spec.pairs)?
+            .number("eps", config.epsilon)?
+            .number("magnitude", self.weights.magnitude)?;
+        let mut operands = vec![
+            &all,
+            &step.position,
+            &self.weights.frequencies,
+            &step.place,
             keys,
             values,
-            &step.table,
-            &step.sequence,
-            &step.position,
         ];
-        ops.add(op, &operands, &[&attended])?;
+        operands.extend(layer.head_norms.iter().flatten());
+        ops.add(op, &operands, &[&q, keys, values])?;
+        let key = step.key;
+        for (part, run) in [(0..key.singles, 1), (key.singles..tokens, RUN)] {
+            if part.is_empty() {
+                continue;
+            }
+            let op = OpDescriptor::new("paged_attention")?
+                .number("window", config.window as f64)?
+                .choice("products", "cached")?
+                .number("run", run as f64)?;
+            let of_part = |it: &DeviceTensor| it.part(part.clone());
+            let operands = [
+                &of_part(&q)?,
+                keys,
+                values,
+                &step.table,
+                &of_part(&step.sequence)?,
+                &of_part(&step.position)?,
+            ];
+            ops.add(op, &operands, &[&of_part(&attended)?])?;
+        }
         let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
         ops.product_onto(&flat, &layer.out, &normed, x)
     }
@@ -387,14 +428,16 @@ impl ModelDecoder {
         ops.norm(x, &layer.unit_norm, self.config.epsilon, &normed)?;
         match layer.gate.format {
             MatrixFormat::Blocks(format)
-                if unit == "swiglu" && layer.up.format == layer.gate.format =>
+                if unit == "swiglu"
+                    && layer.up.format == layer.gate.format
+                    && !ops.widens(&normed, &layer.gate) =>
             {
                 let op = of_format("quantised_swiglu", format)?;
                 ops.add(op, &[&normed, &layer.gate.tensor, &layer.up.tensor], &[&up])?;
             }
             _ => {
-                ops.product(&normed, &layer.gate, &gate)?;
-                ops.product(&normed, &layer.up, &up)?;
+                let parts = [(&layer.gate, gate.clone()), (&layer.up, up.clone())];
+                ops.products(&normed, &parts)?;
                 ops.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
             }
         }
@@ -404,6 +447,7 @@ impl ModelDecoder {
 
 /// What the layers of a step read of its tokens.
 struct StepArguments {
+    key: StepKey,
     position: DeviceTensor,
     sequence: DeviceTensor,
     place: DeviceTensor,
@@ -414,7 +458,9 @@ struct StepArguments {
 struct StepRecorder<'a> {
     planner: &'a mut Planner,
     ops: RecordedOps,
-    narrow: &'a HashMap<Dtype, [DeviceTensor; 2]>,
+    narrow: &'a HashMap<Dtype, DeviceTensor>,
+    /// Memory of a matrix, where blocks become wider, and the rows for which they do.
+    wide: Option<(&'a DeviceTensor, u64)>,
     no_bias: &'a DeviceTensor,
 }
 
@@ -450,28 +496,89 @@ impl StepRecorder<'_> {
         weight: &WeightMatrix,
         to: &DeviceTensor,
     ) -> Result<()> {
-        let linear = OpDescriptor::new("linear")?;
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_linear", format)?;
-                self.add(op, &[x, &weight.tensor], &[to])
-            }
-            MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to]),
-            MatrixFormat::Plain(dtype) => {
-                let Some([from, product]) = self.narrow.get(&dtype) else {
-                    return Err(unsupported(
-                        format!("no memory was reserved for products of {dtype}"),
-                        "a report of this: it is a defect",
-                    ));
-                };
-                let from = of_shape(from, x.shape())?;
-                let product = of_shape(product, to.shape())?;
-                let cast = |to| OpDescriptor::new("cast").and_then(|op| op.to(to));
-                self.add(cast(dtype)?, &[x], &[&from])?;
-                self.add(linear, &[&from, &weight.tensor], &[&product])?;
-                self.add(cast(Dtype::F32)?, &[&product], &[to])
+        self.products(x, &[(weight, to.clone())])
+    }
+
+    /// x w^T of several matrices.
+    fn products(&mut self, x: &DeviceTensor, all: &[(&WeightMatrix, DeviceTensor)]) -> Result<()> {
+        let mut narrowed: Option<(Dtype, DeviceTensor)> = None;
+        for (weight, to) in all {
+            let linear = OpDescriptor::new("linear")?;
+            match weight.format {
+                MatrixFormat::Blocks(format) if self.widens(x, weight) => {
+                    let from = match narrowed.take() {
+                        Some((WIDE, from)) => from,
+                        _ => self.narrowed(x, WIDE)?,
+                    };
+                    let wide = self.widened(weight, format, from.shape()[1])?;
+                    let op = linear.choice("result", "f32")?;
+                    self.add(op, &[&from, &wide], &[to])?;
+                    narrowed = Some((WIDE, from));
+                }
+                MatrixFormat::Blocks(format) => {
+                    let op = of_format("quantised_linear", format)?;
+                    self.add(op, &[x, &weight.tensor], &[to])?;
+                }
+                MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to])?,
+                MatrixFormat::Plain(dtype) => {
+                    let from = match narrowed.take() {
+                        Some((known, from)) if known == dtype => from,
+                        _ => self.narrowed(x, dtype)?,
+                    };
+                    let op = linear.choice("result", "f32")?;
+                    self.add(op, &[&from, &weight.tensor], &[to])?;
+                    narrowed = Some((dtype, from));
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Whether blocks of a matrix become wider first.
+    fn widens(&self, x: &DeviceTensor, weight: &WeightMatrix) -> bool {
+        let (Some((wide, from)), &[rows, inputs]) = (self.wide, x.shape()) else {
+            return false;
+        };
+        let is_block = matches!(weight.format, MatrixFormat::Blocks(_));
+        is_block && rows >= from && inputs * weight.outputs <= wide.shape()[0]
+    }
+
+    /// A matrix of blocks as [`WIDE`]. It lasts until the next one.
+    fn widened(
+        &mut self,
+        weight: &WeightMatrix,
+        format: BlockFormat,
+        inputs: u64,
+    ) -> Result<DeviceTensor> {
+        let Some((memory, _)) = self.wide else {
+            return Err(unsupported(
+                "no memory was reserved for wider weights".to_owned(),
+                "a report of this: it is a defect",
+            ));
+        };
+        let to = memory.first(weight.outputs * inputs)?;
+        let to = to.reshape(&[weight.outputs, inputs])?;
+        let op = of_format("dequantise_blocks", format)?.to(WIDE)?;
+        self.add(op, &[&weight.tensor], &[&to])?;
+        Ok(to)
+    }
+
+    /// Memory of a narrower type.
+    fn reserved(&self, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor> {
+        match self.narrow.get(&dtype) {
+            Some(memory) => memory.first(shape.iter().product())?.reshape(shape),
+            None => Err(unsupported(
+                format!("no memory was reserved for products of {dtype}"),
+                "a report of this: it is a defect",
+            )),
+        }
+    }
+
+    /// A copy of x as a narrower type. It lasts until the next one.
+    fn narrowed(&mut self, x: &DeviceTensor, dtype: Dtype) -> Result<DeviceTensor> {
+        let to = self.reserved(dtype, x.shape())?;
+        self.add(OpDescriptor::new("cast")?.to(dtype)?, &[x], &[&to])?;
+        Ok(to)
     }
 
     /// x w^T + y, in y; elsewhere in between, where no op does both.
@@ -483,11 +590,11 @@ impl StepRecorder<'_> {
         y: &DeviceTensor,
     ) -> Result<()> {
         match weight.format {
-            MatrixFormat::Blocks(format) => {
+            MatrixFormat::Blocks(format) if !self.widens(x, weight) => {
                 let op = of_format("quantised_linear", format)?;
                 self.add(op, &[x, &weight.tensor, self.no_bias, y], &[y])
             }
-            MatrixFormat::Plain(_) => {
+            _ => {
                 self.product(x, weight, between)?;
                 self.accumulate(y, between)
             }
@@ -517,13 +624,7 @@ impl StepRecorder<'_> {
                 &[to],
             ),
             MatrixFormat::Plain(dtype) => {
-                let Some([rows, _]) = self.narrow.get(&dtype) else {
-                    return Err(unsupported(
-                        format!("no memory was reserved for rows of {dtype}"),
-                        "a report of this: it is a defect",
-                    ));
-                };
-                let rows = of_shape(rows, to.shape())?;
+                let rows = self.reserved(dtype, to.shape())?;
                 self.add(
                     OpDescriptor::new("embedding")?,
                     &[&weight.tensor, index],
@@ -540,9 +641,4 @@ impl StepRecorder<'_> {
 fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
     let name = format.name().to_ascii_lowercase();
     Ok(OpDescriptor::new(op)?.choice("format", &name)?)
-}
-
-/// The first elements of reserved memory, in a shape.
-fn of_shape(memory: &DeviceTensor, shape: &[u64]) -> Result<DeviceTensor> {
-    memory.first(shape.iter().product())?.reshape(shape)
 }

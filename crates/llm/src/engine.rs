@@ -30,6 +30,8 @@ type Result<T> = std::result::Result<T, LlmError>;
 const MEASURED_POSITION: u64 = 200;
 /// Most positions of a request, where the caller names none.
 const DEFAULT_CONTEXT: u64 = 8192;
+/// Tokens of a step from which blocks of weights become 16-bit floats before they are multiplied.
+const WIDE_FROM: u64 = 64;
 
 /// A token of a row of logits.
 struct ChosenToken {
@@ -43,6 +45,8 @@ struct StepPart {
     /// Number of the request among those that run.
     request: usize,
     count: usize,
+    /// Whether it is the only one that its request has left.
+    is_single: bool,
 }
 
 /// A model that is loaded, with its requests.
@@ -77,7 +81,11 @@ fn mebibytes(bytes: u64) -> String {
 }
 
 /// The limits of an engine, after the model and the configuration.
-fn limits(model: &ModelConfig, config: &EngineConfig) -> Result<(StepLimits, u64)> {
+fn limits(
+    model: &ModelConfig,
+    config: &EngineConfig,
+    is_software: bool,
+) -> Result<(StepLimits, u64)> {
     let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
     let request = |what: String, advice: String| LlmError::Request { what, advice };
     if context == 0 || context > model.context {
@@ -86,7 +94,11 @@ fn limits(model: &ModelConfig, config: &EngineConfig) -> Result<(StepLimits, u64
             format!("1 to {} positions", model.context),
         ));
     }
-    if config.batch_tokens == 0 || config.requests == 0 {
+    let batch_tokens = config.batch_tokens.unwrap_or(match is_software {
+        true => 64,
+        false => 1024,
+    });
+    if batch_tokens == 0 || config.requests == 0 {
         return Err(request(
             "steps without tokens or requests".to_owned(),
             "one at least".to_owned(),
@@ -99,12 +111,19 @@ fn limits(model: &ModelConfig, config: &EngineConfig) -> Result<(StepLimits, u64
             format!("{PLACES} positions at least, and below 2^31"),
         ));
     }
+    let requests = config.requests.min(1 << 16).next_power_of_two();
+    let tokens = batch_tokens.min(1 << 20).next_power_of_two();
     let limits = StepLimits {
-        tokens: config.batch_tokens.min(1 << 20).next_power_of_two(),
-        requests: config.requests.min(1 << 16).next_power_of_two(),
+        // Prompts go on beside as many requests as there may be.
+        tokens: tokens.max(2 * requests),
+        requests,
         blocks_each: context.div_ceil(PLACES).min(blocks),
         blocks,
         places: PLACES,
+        wide_from: match config.wide_products.unwrap_or(!is_software) {
+            true => WIDE_FROM,
+            false => u64::MAX,
+        },
     };
     Ok((limits, context.min(limits.blocks_each * PLACES)))
 }
@@ -137,7 +156,11 @@ impl Engine {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Self> {
         let model = ModelConfig::of(file)?;
-        let (limits, context) = limits(&model, config)?;
+        let is_software = runtime
+            .device()
+            .is_software()
+            .map_err(fercuda_runtime::Error::from)?;
+        let (limits, context) = limits(&model, config, is_software)?;
         if !config.cached.is_float() || config.cached == Dtype::F64 {
             return Err(LlmError::Request {
                 what: format!("a cache of {}", config.cached),
@@ -177,10 +200,7 @@ impl Engine {
         let has_graphs = match config.graphs {
             Some(has_graphs) => has_graphs,
             // There a launch costs no more than one of a graph.
-            None => !runtime
-                .device()
-                .is_software()
-                .map_err(fercuda_runtime::Error::from)?,
+            None => !is_software,
         };
         let graphs = match has_graphs {
             true => Some(session.graphs(GraphBudget::default())?),
@@ -309,12 +329,7 @@ impl Engine {
         if parts.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = self.fill_arguments(&parts);
-        let tokens: usize = parts.iter().map(|it| it.count).sum();
-        let key = StepKey {
-            tokens: (tokens as u64).next_power_of_two(),
-            rows: (rows.len().max(1) as u64).next_power_of_two(),
-        };
+        let (key, rows) = self.fill_arguments(&parts);
         let (id, block) = &self.arguments;
         self.session.upload_bytes(*id, &bytes_of(&block.values))?;
         self.prepare(key)?;
@@ -396,10 +411,13 @@ impl Engine {
     /// Chooses how many tokens of each request are computed, and takes blocks for them: first of
     /// those that generate, then of prompts, in the order in which they came.
     fn schedule(&mut self) -> Vec<StepPart> {
-        let mut left = self.limits.tokens as usize;
+        let left = self.limits.tokens as usize;
+        let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
+        let of_singles = self.running.iter().filter(|it| pending(it) == 1).count();
+        let padding = padded_singles(of_singles) as usize - of_singles;
+        let mut left = left.saturating_sub(padding);
         let mut order: Vec<RequestId> = Vec::new();
         for generates in [true, false] {
-            let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
             let those = self
                 .running
                 .iter()
@@ -426,7 +444,11 @@ impl Engine {
         let place = |id: RequestId| self.running.iter().position(|it| it.id == id);
         let parts = counts.into_iter().filter_map(|(id, count)| {
             let request = place(id)?;
-            Some(StepPart { request, count })
+            Some(StepPart {
+                request,
+                count,
+                is_single: pending(&self.running[request]) == 1,
+            })
         });
         parts.collect()
     }
@@ -465,12 +487,20 @@ impl Engine {
         }
     }
 
-    /// Fills the argument block; returns the requests whose logits are computed.
-    fn fill_arguments(&mut self, parts: &[StepPart]) -> Vec<usize> {
+    /// Fills the argument block; returns the step that it is for, and the requests whose logits are
+    /// computed.
+    fn fill_arguments(&mut self, parts: &[StepPart]) -> (StepKey, Vec<usize>) {
+        let of_singles = parts.iter().filter(|it| it.is_single).count();
+        let singles = padded_singles(of_singles);
+        let of_runs: usize = parts.iter().map(|it| it.count).sum::<usize>() - of_singles;
         let block = &mut self.arguments.1;
         block.clear();
         let (mut at, mut rows) = (0, Vec::new());
-        for part in parts {
+        // Those that generate come first.
+        for (number, part) in parts.iter().enumerate() {
+            if number == of_singles {
+                at = singles as usize;
+            }
             let request = &self.running[part.request];
             for (to, own) in block.table(request.row).iter_mut().zip(&request.blocks) {
                 *to = own.cast_signed();
@@ -488,7 +518,16 @@ impl Engine {
                 rows.push(part.request);
             }
         }
-        rows
+        let runs = match of_runs {
+            0 => 0,
+            _ => (of_runs as u64).next_power_of_two(),
+        };
+        let key = StepKey {
+            singles,
+            runs: runs.min(self.limits.tokens - singles),
+            rows: (rows.len().max(1) as u64).next_power_of_two(),
+        };
+        (key, rows)
     }
 
     fn prepare(&mut self, key: StepKey) -> Result<()> {
@@ -551,15 +590,21 @@ impl Engine {
         tokens: u64,
         rounds: usize,
     ) -> Result<Vec<(&'static str, &'static str, Duration)>> {
+        let all = tokens.clamp(1, self.limits.tokens).next_power_of_two();
+        let (singles, runs) = match all {
+            1 => (1, 0),
+            _ => (0, all),
+        };
         let key = StepKey {
-            tokens: tokens.clamp(1, self.limits.tokens).next_power_of_two(),
+            singles,
+            runs,
             rows: 1,
         };
         self.prepare(key)?;
         let (id, block) = &mut self.arguments;
         block.clear();
         let position = MEASURED_POSITION.min(self.context - 1) as i32;
-        for at in 0..key.tokens as usize {
+        for at in 0..all as usize {
             block.set_token(at, 0, position, 0);
         }
         self.session.upload_bytes(*id, &bytes_of(&block.values))?;
@@ -639,6 +684,14 @@ impl Engine {
             }
         }
         events
+    }
+}
+
+/// Number of tokens for requests with one each: a power of two, or none.
+fn padded_singles(count: usize) -> u64 {
+    match count {
+        0 => 0,
+        count => (count as u64).next_power_of_two(),
     }
 }
 

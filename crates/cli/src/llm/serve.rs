@@ -202,7 +202,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let server = Server::bind(config)?;
     let loaded = args.model.load_with(EngineConfig {
         requests: args.parallel,
-        batch_tokens: args.parallel.max(EngineConfig::default().batch_tokens),
         cache_tokens: args.cache_tokens,
         ..EngineConfig::default()
     })?;

@@ -36,7 +36,7 @@ fn sizes(architecture: &'static str) -> TinySizes {
 fn config(name: &str) -> EngineConfig {
     EngineConfig {
         session: name.to_owned(),
-        batch_tokens: 16,
+        batch_tokens: Some(16),
         requests: 4,
         cached: Dtype::F32,
         ..EngineConfig::default()
