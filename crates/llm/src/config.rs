@@ -220,6 +220,15 @@ impl ModelConfig {
             length("attention.key_length")?,
             length("attention.value_length")?,
         );
+        for (heads, length) in [(heads, key_length), (heads, value_length)] {
+            let all = heads.saturating_mul(length);
+            if all > MOST_WIDTH {
+                return Err(unsupported(
+                    format!("{heads} heads of {length} elements"),
+                    format!("at most {MOST_WIDTH} elements in all"),
+                ));
+            }
+        }
         let context = keys.required("context_length", u64::from(u32::MAX))?;
         let epsilon = keys
             .float("attention.layer_norm_rms_epsilon")

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fercuda_modelfile::{ModelFile, TensorType};
 use fercuda_ops::OpDescriptor;
 use fercuda_runtime::{GraphKey, Regime, Session};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
@@ -162,17 +163,24 @@ pub(crate) struct ModelDecoder {
     logits: DeviceTensor,
     /// The most likely token of each row.
     best: DeviceTensor,
+    /// Its logit.
+    best_values: DeviceTensor,
 }
 
 /// Bytes of what a decoder needs beside its weights: the cache, and the memory of its steps.
 pub(crate) fn memory_bytes(
     config: &ModelConfig,
     limits: &StepLimits,
-    vocabulary: u64,
+    file: &ModelFile,
     cached: Dtype,
-) -> (u64, u64) {
-    let each = config.shared_heads * (config.key_length + config.value_length);
-    let cache = config.layers * limits.blocks * limits.places * each * cached.bytes();
+) -> Result<(u64, u64)> {
+    let vocabulary = file.tensor("token_embd.weight")?.shape;
+    let vocabulary = vocabulary.first().copied().unwrap_or_default();
+    // Bounded by the tensors of the file, but not each by all of them yet.
+    let wide = |factors: &[u64]| factors.iter().fold(1u64, |all, it| all.saturating_mul(*it));
+    let each = wide(&[config.shared_heads, config.key_length + config.value_length]);
+    let positions = limits.blocks * limits.places;
+    let cache = wide(&[config.layers, positions, each, cached.bytes()]);
     let widths = 2 * config.hidden
         + config.heads * (2 * config.key_length + config.value_length)
         + each
@@ -181,10 +189,23 @@ pub(crate) fn memory_bytes(
         * (limits.tokens * widths
             + limits.requests * (config.hidden + vocabulary)
             + StepInputs::len(limits));
+    let mut narrow: Vec<Dtype> = file
+        .tensors()
+        .filter_map(|it| match it.kind {
+            TensorType::Scalar(dtype) if it.shape.len() > 1 => Some(dtype),
+            _ => None,
+        })
+        .filter(|dtype| *dtype != Dtype::F32)
+        .collect();
     if limits.is_wide() {
-        step += WIDE.bytes() * (widest_matrix(config) + limits.tokens * widest_vector(config));
+        step += WIDE.bytes() * widest_matrix(config);
+        narrow.push(WIDE);
     }
-    (cache, step)
+    narrow.sort_unstable_by_key(|dtype| dtype.name());
+    narrow.dedup();
+    let factors = limits.tokens.max(limits.requests) * widest_vector(config);
+    step += narrow.iter().map(|it| it.bytes() * factors).sum::<u64>();
+    Ok((cache, step))
 }
 
 /// Elements of the largest matrix of a layer.
@@ -253,7 +274,7 @@ impl ModelDecoder {
         config: ModelConfig,
         weights: DecoderWeights,
         limits: StepLimits,
-        (cached, arguments, [logits, best]): (Dtype, DeviceTensor, [DeviceTensor; 2]),
+        (cached, arguments, [logits, best, best_values]): (Dtype, DeviceTensor, [DeviceTensor; 3]),
         session: &Session,
     ) -> Result<Self> {
         let floats = |shape: &[u64]| DeviceTensor::reserve(session, Dtype::F32, shape);
@@ -293,6 +314,7 @@ impl ModelDecoder {
             chosen_normed: floats(&[limits.requests, config.hidden])?,
             logits,
             best,
+            best_values,
             config,
             weights,
             limits,
@@ -347,7 +369,12 @@ impl ModelDecoder {
         let logits = self.logits.first(key.rows)?;
         ops.product(&normed, &weights.head, &logits)?;
         let op = OpDescriptor::new("argmax")?.axes(&[1])?;
-        ops.add(op, &[&logits], &[&self.best.first(key.rows)?])?;
+        let best = self.best.first(key.rows)?;
+        ops.add(op, &[&logits], &[&best])?;
+        let column = |it: &DeviceTensor| it.first(key.rows)?.reshape(&[key.rows, 1]);
+        let op = OpDescriptor::new("gather")?.axes(&[1])?;
+        let values = column(&self.best_values)?;
+        ops.add(op, &[&logits, &column(&best)?], &[&values])?;
         Ok(ops.ops)
     }
 

@@ -15,23 +15,20 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::blocks::{BEGINNING, BlockPool};
 use crate::config::ModelConfig;
-use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits, memory_bytes};
+use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits};
 use crate::error::LlmError;
+use crate::memory_plan::{check_memory, limits};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
 use crate::sampler::{TokenSampler, log_sum, most_likely};
-use crate::weights::{DecoderWeights, weight_bytes};
+use crate::weights::DecoderWeights;
 
 type Result<T> = std::result::Result<T, LlmError>;
 
 /// Position of the tokens of a step that is measured.
 const MEASURED_POSITION: u64 = 200;
-/// Most positions of a request, where the caller names none.
-const DEFAULT_CONTEXT: u64 = 8192;
-/// Tokens of a step from which blocks of weights become 16-bit floats before they are multiplied.
-const WIDE_FROM: u64 = 64;
 
 /// A token of a row of logits.
 struct ChosenToken {
@@ -55,6 +52,8 @@ pub struct Engine {
     session: Session,
     config: ModelConfig,
     limits: StepLimits,
+    /// Most requests that run at once.
+    requests: usize,
     context: u64,
     decoder: ModelDecoder,
     planner: Planner,
@@ -69,63 +68,13 @@ pub struct Engine {
     logits_all: BufferId,
     /// The most likely token of each row.
     best: BufferId,
+    /// Their logits.
+    best_values: BufferId,
     pool: BlockPool,
     running: Vec<RunningRequest>,
     waiting: VecDeque<RunningRequest>,
     next: u64,
     computed: u64,
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
-/// The limits of an engine, after the model and the configuration.
-fn limits(
-    model: &ModelConfig,
-    config: &EngineConfig,
-    is_software: bool,
-) -> Result<(StepLimits, u64)> {
-    let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
-    let request = |what: String, advice: String| LlmError::Request { what, advice };
-    if context == 0 || context > model.context {
-        return Err(request(
-            format!("a context of {context} of a model with {}", model.context),
-            format!("1 to {} positions", model.context),
-        ));
-    }
-    let batch_tokens = config.batch_tokens.unwrap_or(match is_software {
-        true => 64,
-        false => 1024,
-    });
-    if batch_tokens == 0 || config.requests == 0 {
-        return Err(request(
-            "steps without tokens or requests".to_owned(),
-            "one at least".to_owned(),
-        ));
-    }
-    let blocks = config.cache_tokens.unwrap_or(context).div_ceil(PLACES);
-    if blocks == 0 || blocks > (i32::MAX as u64) / PLACES {
-        return Err(request(
-            format!("a cache of {} positions", blocks * PLACES),
-            format!("{PLACES} positions at least, and below 2^31"),
-        ));
-    }
-    let requests = config.requests.min(1 << 16).next_power_of_two();
-    let tokens = batch_tokens.min(1 << 20).next_power_of_two();
-    let limits = StepLimits {
-        // Prompts go on beside as many requests as there may be.
-        tokens: tokens.max(2 * requests),
-        requests,
-        blocks_each: context.div_ceil(PLACES).min(blocks),
-        blocks,
-        places: PLACES,
-        wide_from: match config.wide_products.unwrap_or(!is_software) {
-            true => WIDE_FROM,
-            false => u64::MAX,
-        },
-    };
-    Ok((limits, context.min(limits.blocks_each * PLACES)))
 }
 
 impl Engine {
@@ -167,10 +116,9 @@ impl Engine {
                 advice: "f32, f16, bf16, f8e4m3 or f8e5m2".to_owned(),
             });
         }
-        let all = weight_bytes(file);
         let vocabulary = file.tensor("token_embd.weight")?.shape.first().copied();
         let vocabulary = vocabulary.unwrap_or_default();
-        check_memory(runtime, &model, &limits, (all, vocabulary), config.cached)?;
+        let all = check_memory(runtime, file, &model, &limits, config.cached)?;
         let name = match (config.session.as_str(), model.name.as_str()) {
             ("", "") => "llm".to_owned(),
             ("", name) => name
@@ -193,8 +141,13 @@ impl Engine {
             Layout::contiguous(Dtype::I64, &[limits.requests])?,
             Regime::Pool,
         )?;
+        let values = session.alloc(
+            Layout::contiguous(Dtype::F32, &[limits.requests])?,
+            Regime::Pool,
+        )?;
         let chosen = DeviceTensor::of(session.bind(best)?);
-        let memory = (config.cached, bound, [logits, chosen]);
+        let of_chosen = DeviceTensor::of(session.bind(values)?);
+        let memory = (config.cached, bound, [logits, chosen, of_chosen]);
         let decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
         let device = OpDevice::new(&runtime.context())?;
         let has_graphs = match config.graphs {
@@ -220,12 +173,14 @@ impl Engine {
             logits: HashMap::new(),
             logits_all,
             best,
+            best_values: values,
             pool: BlockPool::new(limits.blocks as u32),
             running: Vec::new(),
             waiting: VecDeque::new(),
             next: 0,
             computed: 0,
             limits,
+            requests: usize::try_from(config.requests).unwrap_or(usize::MAX),
         })
     }
 
@@ -330,16 +285,28 @@ impl Engine {
             return Ok(Vec::new());
         }
         let (key, rows) = self.fill_arguments(&parts);
-        let (id, block) = &self.arguments;
-        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
-        self.prepare(key)?;
-        self.run(key)?;
+        let chosen = match self.compute(key, &rows) {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                self.forget_computed();
+                return Err(error);
+            }
+        };
         for part in &parts {
             let request = &mut self.running[part.request];
             request.computed += part.count;
             self.computed += part.count as u64;
             request.keep_prefix(&mut self.pool);
         }
+        Ok(self.report(&rows, chosen))
+    }
+
+    /// Computes a step, and what is chosen of its rows: `None` of logits that are no numbers.
+    fn compute(&mut self, key: StepKey, rows: &[usize]) -> Result<Vec<Option<ChosenToken>>> {
+        let (id, block) = &self.arguments;
+        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+        self.prepare(key)?;
+        self.run(key)?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -350,24 +317,37 @@ impl Engine {
         };
         if rows.iter().all(is_largest) {
             let best: Vec<i64> = self.session.download(self.best)?;
-            let chosen = best.iter().take(rows.len());
-            let chosen = chosen.map(|token| ChosenToken {
-                token: *token as u32,
-                log_probability: None,
-                top: Vec::new(),
+            let values: Vec<f32> = self.session.download(self.best_values)?;
+            let chosen = best.iter().zip(values).take(rows.len());
+            let chosen = chosen.map(|(token, value)| {
+                let is_possible = !value.is_nan() && value != f32::NEG_INFINITY;
+                is_possible.then(|| ChosenToken {
+                    token: *token as u32,
+                    log_probability: None,
+                    top: Vec::new(),
+                })
             });
-            let chosen = chosen.collect();
-            return Ok(self.report(&rows, chosen));
+            return Ok(chosen.collect());
         }
         let of_rows = self.logits_of(key.rows)?;
         let logits: Vec<f32> = self.session.download(of_rows)?;
-        Ok(self.choose(&rows, logits))
+        Ok(self.choose(rows, logits))
+    }
+
+    /// Has all that runs computed again, and forgets what is kept: a step has failed, and earlier
+    /// ones that were behind it may have too.
+    fn forget_computed(&mut self) {
+        self.pool = BlockPool::new(self.limits.blocks as u32);
+        for request in &mut self.running {
+            request.blocks.clear();
+            (request.computed, request.prefix) = (0, (BEGINNING, 0));
+        }
     }
 
     /// Generates for one request; `each` gets the tokens, and says whether to go on.
     ///
     /// # Errors
-    /// As [`Engine::add`] and [`Engine::step`].
+    /// As [`Engine::add`] and [`Engine::step`]; [`LlmError::NotNumbers`] of damaged weights.
     pub fn generate(
         &mut self,
         request: GenerationRequest,
@@ -378,6 +358,9 @@ impl Engine {
             for event in self.step()? {
                 if event.request != id {
                     continue;
+                }
+                if event.finished == Some(FinishReason::Failed) {
+                    return Err(LlmError::NotNumbers);
                 }
                 let goes_on = each(&event);
                 if event.finished.is_some() {
@@ -393,7 +376,7 @@ impl Engine {
 
     /// Lets waiting requests run, while there are rows and a block for each.
     fn admit(&mut self) {
-        while self.running.len() < self.limits.requests as usize && self.pool.free() > 0 {
+        while self.running.len() < self.requests && self.pool.free() > 0 {
             let Some(mut request) = self.waiting.pop_front() else {
                 return;
             };
@@ -627,10 +610,15 @@ impl Engine {
     }
 
     /// Chooses a token of each request that has logits.
-    fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<GenerationEvent> {
+    fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<Option<ChosenToken>> {
         let vocabulary = self.decoder.vocabulary() as usize;
         let mut all = Vec::new();
         for (request, logits) in rows.iter().zip(logits.chunks_mut(vocabulary)) {
+            let is_possible = logits.iter().any(|it| *it != f32::NEG_INFINITY);
+            if !is_possible || logits.iter().any(|it| it.is_nan()) {
+                all.push(None);
+                continue;
+            }
             let request = &mut self.running[*request];
             let sum = request.top.map(|_| log_sum(logits));
             let own = sum.map(|_| logits.to_vec());
@@ -640,20 +628,31 @@ impl Engine {
             let top: Vec<(u32, f32)> = top.collect();
             let token = request.sampler.choose(logits, &request.tokens);
             let own = own.and_then(|own| Some(less(*own.get(token as usize)?)));
-            all.push(ChosenToken {
+            all.push(Some(ChosenToken {
                 token,
                 log_probability: own,
                 top,
-            });
+            }));
         }
-        self.report(rows, all)
+        all
     }
 
     /// Takes the chosen tokens of requests, and ends those that are complete.
-    fn report(&mut self, rows: &[usize], chosen: Vec<ChosenToken>) -> Vec<GenerationEvent> {
+    fn report(&mut self, rows: &[usize], chosen: Vec<Option<ChosenToken>>) -> Vec<GenerationEvent> {
         let mut events = Vec::new();
         for (request, chosen) in rows.iter().zip(chosen) {
             let request = &mut self.running[*request];
+            let Some(chosen) = chosen else {
+                events.push(GenerationEvent {
+                    request: request.id,
+                    log_probability: None,
+                    token: 0,
+                    top: Vec::new(),
+                    reused_tokens: request.reused,
+                    finished: Some(FinishReason::Failed),
+                });
+                continue;
+            };
             let ChosenToken {
                 token,
                 log_probability,
@@ -698,36 +697,4 @@ fn padded_singles(count: usize) -> u64 {
 /// Values as bytes.
 fn bytes_of(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|it| it.to_le_bytes()).collect()
-}
-
-/// Compares what is planned with the device's free memory.
-fn check_memory(
-    runtime: &Runtime,
-    model: &ModelConfig,
-    limits: &StepLimits,
-    (weights, vocabulary): (u64, u64),
-    cached: Dtype,
-) -> Result<()> {
-    let (cache, step) = memory_bytes(model, limits, vocabulary, cached);
-    let free = runtime.memory()?.free_bytes;
-    let all = weights.saturating_add(cache).saturating_add(step);
-    if all <= free {
-        return Ok(());
-    }
-    let what = format!(
-        "the model needs {}: weights {}, a cache of {} positions {}, steps {}; {} are free",
-        mebibytes(all),
-        mebibytes(weights),
-        limits.blocks * limits.places,
-        mebibytes(cache),
-        mebibytes(step),
-        mebibytes(free)
-    );
-    let each = cache / (limits.blocks * limits.places).max(1);
-    let left = free.saturating_sub(weights.saturating_add(step));
-    let advice = match left / each.max(1) {
-        0 => "a smaller model, or one quantised to fewer bits".to_owned(),
-        positions => format!("a cache of at most {positions} positions"),
-    };
-    Err(LlmError::Memory { what, advice })
 }

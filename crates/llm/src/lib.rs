@@ -6,6 +6,7 @@ mod config;
 mod decoder;
 mod engine;
 mod error;
+mod memory_plan;
 mod model;
 mod random_model;
 mod recorder;

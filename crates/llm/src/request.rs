@@ -74,6 +74,8 @@ pub enum FinishReason {
     End,
     /// By its number of tokens, or the context.
     Length,
+    /// By logits that are not numbers, or of which none is possible. The event has no token.
+    Failed,
 }
 
 /// A token of a request.

@@ -228,11 +228,6 @@ impl<'a> WeightLoader<'a> {
     }
 }
 
-/// Bytes that the weights of a file need.
-pub(crate) fn weight_bytes(model: &ModelFile) -> u64 {
-    model.tensors().map(|it| it.bytes.len() as u64).sum()
-}
-
 impl DecoderWeights {
     /// Uploads the weights of a file; `progress` gets the bytes of each layer when they are there.
     pub(crate) fn load(

@@ -136,6 +136,7 @@ impl TokenEngine for ServedEngine {
             finished: event.finished.map(|it| match it {
                 FinishReason::End => TokenFinish::End,
                 FinishReason::Length => TokenFinish::Length,
+                FinishReason::Failed => TokenFinish::Failed,
             }),
         });
         Ok(chosen.collect())

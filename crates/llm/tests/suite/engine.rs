@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use fercuda_llm::{
-    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
+    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, SHAPES,
     SamplerConfig,
 };
-use fercuda_modelfile::ModelFile;
+use fercuda_modelfile::{ModelFile, TensorType};
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::Dtype;
 
@@ -310,4 +310,91 @@ fn files_that_are_no_such_model_are_refused() {
     other.sizes.heads = 5;
     let error = refused(other.file());
     assert!(error.contains("5 heads are no multiple of 2"), "{error}");
+}
+
+/// The tiny shape in a type, as a file.
+fn random_file(kind: TensorType) -> Vec<u8> {
+    let shape = SHAPES.iter().find(|it| it.name == "tiny").unwrap();
+    let mut file = Vec::new();
+    shape.write(&mut file, kind, 11, |_, _| {}).unwrap();
+    file
+}
+
+/// Log-probabilities of the tokens that the f32 model likes most behind a prompt.
+fn first_chances(file: Vec<u8>, config: &EngineConfig, tokens: &[u32]) -> HashMap<u32, f32> {
+    let file = ModelFile::from_bytes(Path::new("tiny.gguf"), file).unwrap();
+    let mut engine = Engine::load(runtime(), &file, config, |_, _| {}).unwrap();
+    let request = GenerationRequest {
+        top: Some(512),
+        ..request(tokens, 1)
+    };
+    let mut chances = HashMap::new();
+    engine
+        .generate(request, |event| {
+            chances.extend(event.top.iter().copied());
+            true
+        })
+        .unwrap();
+    chances
+}
+
+#[test]
+fn blocks_and_wider_weights_are_near_the_model_in_f32() {
+    let mut random = fercuda_trials::rng();
+    let tokens: Vec<u32> = (0..80).map(|_| random.u32(..500)).collect();
+    let wide = |wide_products| EngineConfig {
+        wide_products: Some(wide_products),
+        batch_tokens: Some(256),
+        ..config("wide")
+    };
+    let exact = first_chances(
+        random_file(TensorType::Scalar(Dtype::F32)),
+        &wide(false),
+        &tokens,
+    );
+    // What the weights lose by their type is the most of it.
+    let cases = [
+        ("Q8_0", Dtype::F16, 0.04),
+        ("Q4_K", Dtype::F16, 0.35),
+        ("F16", Dtype::F32, 0.004),
+        ("BF16", Dtype::Bf16, 0.025),
+    ];
+    for (kind, cached, most) in cases {
+        let file = random_file(kind.parse().unwrap());
+        for is_wide in [false, true] {
+            let config = EngineConfig {
+                cached,
+                ..wide(is_wide)
+            };
+            let own = first_chances(file.clone(), &config, &tokens);
+            let squares: f64 = exact
+                .iter()
+                .map(|(token, chance)| f64::from(chance - own[token]).powi(2))
+                .sum();
+            let off = (squares / exact.len() as f64).sqrt();
+            assert!(off < most, "{kind} wide {is_wide} cache {cached}: {off}");
+            println!("{kind} wide {is_wide} cache {cached}: {off}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_end_their_requests() {
+    let mut file = random_file(TensorType::Scalar(Dtype::F32));
+    // The last tensor is a matrix; all of its rows have one.
+    let end = file.len();
+    for at in (end - 4096..end).step_by(4) {
+        file[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    let file = ModelFile::from_bytes(Path::new("tiny.gguf"), file).unwrap();
+    let mut engine = Engine::load(runtime(), &file, &config("no numbers"), |_, _| {}).unwrap();
+    for top in [None, Some(1)] {
+        let request = GenerationRequest {
+            top,
+            ..request(&[1, 2, 3], 4)
+        };
+        let error = engine.generate(request, |_| true).unwrap_err();
+        assert!(error.to_string().contains("no numbers"), "{error}");
+        assert!(engine.is_idle());
+    }
 }
