@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use fercuda_ops::OpDescriptor;
 use fercuda_runtime::{GraphKey, Regime, Session};
-use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::ModelConfig;
-use crate::error::{LlmError, unsupported};
+use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, WeightMatrix};
+use crate::step_ops::{ExpertMemory, StepRecorder, of_format};
+use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, UnitWeights};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -127,6 +128,9 @@ pub(crate) struct ModelDecoder {
     up: DeviceTensor,
     /// Queries and keys by the norms of their heads, where there are any.
     normed_heads: Option<[DeviceTensor; 2]>,
+    /// What attention or the unit gives, by its norm, where there is one.
+    summand: Option<DeviceTensor>,
+    experts: Option<ExpertMemory>,
     /// Operands and results of products of narrower types.
     narrow: HashMap<Dtype, [DeviceTensor; 2]>,
     /// Zeros, as many as a token's vector has.
@@ -150,7 +154,8 @@ pub(crate) fn memory_bytes(
     let widths = 2 * config.hidden
         + config.heads * (config.key_length + config.value_length)
         + each
-        + 2 * config.feed_forward;
+        + 2 * config.feed_forward
+        + ExpertMemory::floats_each(config);
     let step = 4
         * (limits.tokens * widths
             + limits.requests * (config.hidden + vocabulary)
@@ -166,12 +171,7 @@ fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor>
 
 /// The narrower types of matrices.
 fn narrow_types(weights: &DecoderWeights) -> Vec<Dtype> {
-    let of_layers = weights.layers.iter().flat_map(|layer| {
-        let LayerWeights { attention, .. } = layer;
-        attention
-            .iter()
-            .chain([&layer.out, &layer.gate, &layer.up, &layer.down])
-    });
+    let of_layers = weights.layers.iter().flat_map(LayerWeights::matrices);
     let mut all = Vec::new();
     for matrix in of_layers.chain([&weights.embedding, &weights.head]) {
         match matrix.format {
@@ -193,7 +193,9 @@ fn narrow_memory(
 ) -> Result<HashMap<Dtype, [DeviceTensor; 2]>> {
     let heads =
         (config.heads + 2 * config.shared_heads) * config.key_length.max(config.value_length);
+    let experts = config.experts.map_or(0, |it| it.count);
     let widest = config.hidden.max(config.feed_forward).max(heads);
+    let widest = widest.max(experts);
     let of_tokens = limits.tokens.max(limits.requests) * widest;
     let of_logits = limits.requests * weights.vocabulary;
     let memory = |dtype| -> Result<(Dtype, [DeviceTensor; 2])> {
@@ -236,8 +238,19 @@ impl ModelDecoder {
                 heads * config.key_length + shared * (config.key_length + config.value_length),
             ])?,
             attended: floats(&[tokens, heads * config.value_length])?,
-            gate: floats(&[tokens, config.feed_forward])?,
-            up: floats(&[tokens, config.feed_forward])?,
+            gate: floats(&[tokens, config.feed_forward.max(1)])?,
+            up: floats(&[tokens, config.feed_forward.max(1)])?,
+            summand: match config.spec.has_post_norms {
+                true => Some(floats(&[tokens, config.hidden])?),
+                false => None,
+            },
+            experts: match config.experts {
+                Some(experts) => {
+                    let of = (experts, config.hidden);
+                    Some(ExpertMemory::reserve(session, of, tokens)?)
+                }
+                None => None,
+            },
             normed_heads: match config.spec.has_head_norms {
                 true => Some([
                     floats(&[tokens, heads * config.key_length])?,
@@ -291,8 +304,12 @@ impl ModelDecoder {
         };
         let x = self.x.first(tokens)?;
         ops.choose_rows(&weights.embedding, &argument(0)?, &x)?;
-        for (layer, cache) in weights.layers.iter().zip(&self.cache) {
-            self.attention(&mut ops, layer, cache, &step, &x)?;
+        if config.spec.is_scaled {
+            let op = OpDescriptor::new("scale")?.number("by", (config.hidden as f64).sqrt())?;
+            ops.add(op, &[&x], &[&x])?;
+        }
+        for (at, layer) in weights.layers.iter().enumerate() {
+            self.attention(&mut ops, (at, layer), &step, &x)?;
             self.unit(&mut ops, layer, &x)?;
         }
         let chosen = self.chosen.first(key.rows)?;
@@ -302,6 +319,10 @@ impl ModelDecoder {
         ops.norm(&chosen, &weights.norm, config.epsilon, &normed)?;
         let logits = self.logits.first(key.rows)?;
         ops.product(&normed, &weights.head, &logits)?;
+        if config.limits[1] > 0.0 {
+            let op = OpDescriptor::new("soft_limit")?.number("limit", config.limits[1])?;
+            ops.add(op, &[&logits], &[&logits])?;
+        }
         let op = OpDescriptor::new("argmax")?.axes(&[1])?;
         ops.add(op, &[&logits], &[&self.best.first(key.rows)?])?;
         Ok(ops.ops)
@@ -310,12 +331,12 @@ impl ModelDecoder {
     fn attention(
         &self,
         ops: &mut StepRecorder<'_>,
-        layer: &LayerWeights,
-        [keys, values]: &[DeviceTensor; 2],
+        (number, layer): (usize, &LayerWeights),
         step: &StepArguments,
         x: &DeviceTensor,
     ) -> Result<()> {
-        let config = &self.config;
+        let (config, [keys, values]) = (&self.config, &self.cache[number]);
+        let window = config.windows[number];
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
         ops.norm(x, &layer.attention_norm, config.epsilon, &normed)?;
@@ -349,18 +370,24 @@ impl ModelDecoder {
             }
         }
         let [q, k] = turned_heads;
+        // Layers with a window may have angles of their own, which are the last ones.
+        let rotaries = &self.weights.rotaries;
+        let (frequencies, magnitude) = &rotaries[(rotaries.len() - 1).min(usize::from(window > 0))];
         for turned in [&q, &k] {
             let op = OpDescriptor::new("rope")?
                 .choice("pairs", config.spec.pairs)?
-                .number("magnitude", self.weights.magnitude)?;
-            let operands = [turned, &step.position, &self.weights.frequencies];
+                .number("magnitude", *magnitude)?;
+            let operands = [turned, &step.position, frequencies];
             ops.add(op, &operands, &[turned])?;
         }
         for (cache, new) in [(keys, &k), (values, &v)] {
             let op = OpDescriptor::new("cache_append")?;
             ops.add(op, &[cache, new, &step.place], &[cache])?;
         }
-        let op = OpDescriptor::new("paged_attention")?.number("window", config.window as f64)?;
+        let op = OpDescriptor::new("paged_attention")?
+            .number("window", window as f64)?
+            .number("scale", config.scale)?
+            .number("limit", config.limits[0])?;
         let operands = [
             &q,
             keys,
@@ -369,9 +396,36 @@ impl ModelDecoder {
             &step.sequence,
             &step.position,
         ];
+        let operands: Vec<&DeviceTensor> = operands.into_iter().chain(&layer.sinks).collect();
         ops.add(op, &operands, &[&attended])?;
         let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
-        ops.product_onto(&flat, &layer.out, &normed, x)
+        let out = (&layer.out, layer.out_bias.as_ref());
+        match &layer.post_norms {
+            None => ops.product_onto(&flat, out, &normed, x),
+            Some([norm, _]) => {
+                ops.product(&flat, &layer.out, &normed)?;
+                if let Some(bias) = &layer.out_bias {
+                    ops.accumulate(&normed, bias)?;
+                }
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
+    }
+
+    /// x + what attention or the unit gave, by its norm.
+    fn add_normed(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        given: &DeviceTensor,
+        norm: &DeviceTensor,
+        x: &DeviceTensor,
+    ) -> Result<()> {
+        let Some(summand) = &self.summand else {
+            return ops.accumulate(x, given);
+        };
+        let summand = summand.first(x.shape()[0])?;
+        ops.norm(given, norm, self.config.epsilon, &summand)?;
+        ops.accumulate(x, &summand)
     }
 
     fn unit(
@@ -382,23 +436,41 @@ impl ModelDecoder {
     ) -> Result<()> {
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
-        let (gate, up) = (self.gate.first(tokens)?, self.up.first(tokens)?);
+        let (gate_to, up_to) = (self.gate.first(tokens)?, self.up.first(tokens)?);
         let unit = self.config.spec.unit;
+        let post_norm = layer.post_norms.as_ref().map(|[_, norm]| norm);
         ops.norm(x, &layer.unit_norm, self.config.epsilon, &normed)?;
-        match layer.gate.format {
-            MatrixFormat::Blocks(format)
-                if unit == "swiglu" && layer.up.format == layer.gate.format =>
-            {
+        let [gate, up, down] = match (&layer.unit, &self.experts) {
+            (UnitWeights::Dense(own), _) => own.as_ref(),
+            (UnitWeights::Experts(experts), Some(memory)) => {
+                // The experts have read the norm when their sum is written.
+                ops.experts(&normed, (experts, unit), memory, &normed)?;
+                return match post_norm {
+                    Some(norm) => self.add_normed(ops, &normed, norm, x),
+                    None => ops.accumulate(x, &normed),
+                };
+            }
+            // Memory is reserved where a layer may have experts.
+            (UnitWeights::Experts(_), None) => return Ok(()),
+        };
+        match gate.format {
+            MatrixFormat::Blocks(format) if unit == "swiglu" && up.format == gate.format => {
                 let op = of_format("quantised_swiglu", format)?;
-                ops.add(op, &[&normed, &layer.gate.tensor, &layer.up.tensor], &[&up])?;
+                ops.add(op, &[&normed, &gate.tensor, &up.tensor], &[&up_to])?;
             }
             _ => {
-                ops.product(&normed, &layer.gate, &gate)?;
-                ops.product(&normed, &layer.up, &up)?;
-                ops.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
+                ops.product(&normed, gate, &gate_to)?;
+                ops.product(&normed, up, &up_to)?;
+                ops.add(OpDescriptor::new(unit)?, &[&up_to, &gate_to], &[&up_to])?;
             }
         }
-        ops.product_onto(&up, &layer.down, &normed, x)
+        match post_norm {
+            None => ops.product_onto(&up_to, (down, None), &normed, x),
+            Some(norm) => {
+                ops.product(&up_to, down, &normed)?;
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
     }
 }
 
@@ -408,141 +480,4 @@ struct StepArguments {
     sequence: DeviceTensor,
     place: DeviceTensor,
     table: DeviceTensor,
-}
-
-/// The ops of a step while they are planned.
-struct StepRecorder<'a> {
-    planner: &'a mut Planner,
-    ops: RecordedOps,
-    narrow: &'a HashMap<Dtype, [DeviceTensor; 2]>,
-    no_bias: &'a DeviceTensor,
-}
-
-impl StepRecorder<'_> {
-    fn add(
-        &mut self,
-        op: OpDescriptor,
-        operands: &[&DeviceTensor],
-        outputs: &[&DeviceTensor],
-    ) -> Result<()> {
-        self.ops.add(self.planner, op, operands, outputs)
-    }
-
-    /// x / root of the mean of its squares, by the weights, along the last dimension.
-    fn norm(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &DeviceTensor,
-        epsilon: f64,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        let last = x.shape().len() - 1;
-        let op = OpDescriptor::new("rms_norm")?
-            .axes(&[last])?
-            .number("eps", epsilon)?;
-        self.add(op, &[x, weight], &[to])
-    }
-
-    /// x w^T.
-    fn product(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &WeightMatrix,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        let linear = OpDescriptor::new("linear")?;
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_linear", format)?;
-                self.add(op, &[x, &weight.tensor], &[to])
-            }
-            MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to]),
-            MatrixFormat::Plain(dtype) => {
-                let Some([from, product]) = self.narrow.get(&dtype) else {
-                    return Err(unsupported(
-                        format!("no memory was reserved for products of {dtype}"),
-                        "a report of this: it is a defect",
-                    ));
-                };
-                let from = of_shape(from, x.shape())?;
-                let product = of_shape(product, to.shape())?;
-                let cast = |to| OpDescriptor::new("cast").and_then(|op| op.to(to));
-                self.add(cast(dtype)?, &[x], &[&from])?;
-                self.add(linear, &[&from, &weight.tensor], &[&product])?;
-                self.add(cast(Dtype::F32)?, &[&product], &[to])
-            }
-        }
-    }
-
-    /// x w^T + y, in y; elsewhere in between, where no op does both.
-    fn product_onto(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &WeightMatrix,
-        between: &DeviceTensor,
-        y: &DeviceTensor,
-    ) -> Result<()> {
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_linear", format)?;
-                self.add(op, &[x, &weight.tensor, self.no_bias, y], &[y])
-            }
-            MatrixFormat::Plain(_) => {
-                self.product(x, weight, between)?;
-                self.accumulate(y, between)
-            }
-        }
-    }
-
-    /// x + y, in x.
-    fn accumulate(&mut self, x: &DeviceTensor, y: &DeviceTensor) -> Result<()> {
-        self.add(OpDescriptor::new("add")?, &[x, y], &[x])
-    }
-
-    /// Rows of a matrix, as f32.
-    fn choose_rows(
-        &mut self,
-        weight: &WeightMatrix,
-        index: &DeviceTensor,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_embedding", format)?;
-                self.add(op, &[&weight.tensor, index], &[to])
-            }
-            MatrixFormat::Plain(Dtype::F32) => self.add(
-                OpDescriptor::new("embedding")?,
-                &[&weight.tensor, index],
-                &[to],
-            ),
-            MatrixFormat::Plain(dtype) => {
-                let Some([rows, _]) = self.narrow.get(&dtype) else {
-                    return Err(unsupported(
-                        format!("no memory was reserved for rows of {dtype}"),
-                        "a report of this: it is a defect",
-                    ));
-                };
-                let rows = of_shape(rows, to.shape())?;
-                self.add(
-                    OpDescriptor::new("embedding")?,
-                    &[&weight.tensor, index],
-                    &[&rows],
-                )?;
-                let cast = OpDescriptor::new("cast")?.to(Dtype::F32)?;
-                self.add(cast, &[&rows], &[to])
-            }
-        }
-    }
-}
-
-/// An op on blocks of a format.
-fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
-    let name = format.name().to_ascii_lowercase();
-    Ok(OpDescriptor::new(op)?.choice("format", &name)?)
-}
-
-/// The first elements of reserved memory, in a shape.
-fn of_shape(memory: &DeviceTensor, shape: &[u64]) -> Result<DeviceTensor> {
-    memory.first(shape.iter().product())?.reshape(shape)
 }

@@ -6,14 +6,17 @@ mod config;
 mod decoder;
 mod engine;
 mod error;
+mod keys;
 mod model;
 mod random_model;
 mod recorder;
 mod request;
+mod rotary;
 mod sampler;
+mod step_ops;
 mod weights;
 
-pub use config::ModelConfig;
+pub use config::{ExpertConfig, ModelConfig};
 pub use engine::Engine;
 pub use error::LlmError;
 pub use random_model::{ModelShape, SHAPES};

@@ -1,0 +1,276 @@
+//! Ops of a step while they are planned: norms, products with weights of any format, and gated
+//! units of experts.
+
+use std::collections::HashMap;
+
+use fercuda_ops::OpDescriptor;
+use fercuda_runtime::Session;
+use fercuda_tensor::{BlockFormat, Dtype};
+
+use crate::config::{ExpertConfig, ModelConfig};
+use crate::error::{LlmError, unsupported};
+use crate::recorder::{DeviceTensor, Planner, RecordedOps};
+use crate::weights::{ExpertWeights, MatrixFormat, WeightMatrix};
+
+type Result<T> = std::result::Result<T, LlmError>;
+
+/// The ops of a step while they are planned.
+pub(crate) struct StepRecorder<'a> {
+    pub(crate) planner: &'a mut Planner,
+    pub(crate) ops: RecordedOps,
+    pub(crate) narrow: &'a HashMap<Dtype, [DeviceTensor; 2]>,
+    pub(crate) no_bias: &'a DeviceTensor,
+}
+
+impl StepRecorder<'_> {
+    pub(crate) fn add(
+        &mut self,
+        op: OpDescriptor,
+        operands: &[&DeviceTensor],
+        outputs: &[&DeviceTensor],
+    ) -> Result<()> {
+        self.ops.add(self.planner, op, operands, outputs)
+    }
+
+    /// x / root of the mean of its squares, by the weights, along the last dimension.
+    pub(crate) fn norm(
+        &mut self,
+        x: &DeviceTensor,
+        weight: &DeviceTensor,
+        epsilon: f64,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let last = x.shape().len() - 1;
+        let op = OpDescriptor::new("rms_norm")?
+            .axes(&[last])?
+            .number("eps", epsilon)?;
+        self.add(op, &[x, weight], &[to])
+    }
+
+    /// x w^T.
+    pub(crate) fn product(
+        &mut self,
+        x: &DeviceTensor,
+        weight: &WeightMatrix,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let linear = OpDescriptor::new("linear")?;
+        match weight.format {
+            MatrixFormat::Blocks(format) => {
+                let op = of_format("quantised_linear", format)?;
+                self.add(op, &[x, &weight.tensor], &[to])
+            }
+            MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to]),
+            MatrixFormat::Plain(dtype) => {
+                let Some([from, product]) = self.narrow.get(&dtype) else {
+                    return Err(unsupported(
+                        format!("no memory was reserved for products of {dtype}"),
+                        "a report of this: it is a defect",
+                    ));
+                };
+                let from = of_shape(from, x.shape())?;
+                let product = of_shape(product, to.shape())?;
+                let cast = |to| OpDescriptor::new("cast").and_then(|op| op.to(to));
+                self.add(cast(dtype)?, &[x], &[&from])?;
+                self.add(linear, &[&from, &weight.tensor], &[&product])?;
+                self.add(cast(Dtype::F32)?, &[&product], &[to])
+            }
+        }
+    }
+
+    /// x w^T + bias + y, in y; elsewhere in between, where no op does all.
+    pub(crate) fn product_onto(
+        &mut self,
+        x: &DeviceTensor,
+        (weight, bias): (&WeightMatrix, Option<&DeviceTensor>),
+        between: &DeviceTensor,
+        y: &DeviceTensor,
+    ) -> Result<()> {
+        match weight.format {
+            MatrixFormat::Blocks(format) => {
+                let op = of_format("quantised_linear", format)?;
+                let bias = bias.unwrap_or(self.no_bias);
+                self.add(op, &[x, &weight.tensor, bias, y], &[y])
+            }
+            MatrixFormat::Plain(_) => {
+                self.product(x, weight, between)?;
+                if let Some(bias) = bias {
+                    self.accumulate(between, bias)?;
+                }
+                self.accumulate(y, between)
+            }
+        }
+    }
+
+    /// x + y, in x.
+    pub(crate) fn accumulate(&mut self, x: &DeviceTensor, y: &DeviceTensor) -> Result<()> {
+        self.add(OpDescriptor::new("add")?, &[x, y], &[x])
+    }
+
+    /// x of each token by the matrix of each expert that it has chosen.
+    fn by_experts(
+        &mut self,
+        x: &DeviceTensor,
+        (weight, bias): (&WeightMatrix, Option<&DeviceTensor>),
+        chosen: &DeviceTensor,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let op = match weight.format {
+            MatrixFormat::Blocks(format) => of_format("quantised_expert_linear", format)?,
+            MatrixFormat::Plain(_) => OpDescriptor::new("expert_linear")?,
+        };
+        let first = [x, &weight.tensor, chosen];
+        let operands: Vec<&DeviceTensor> = first.into_iter().chain(bias).collect();
+        self.add(op, &operands, &[to])
+    }
+
+    /// The gated units of the experts that each token chooses, by their weights.
+    pub(crate) fn experts(
+        &mut self,
+        x: &DeviceTensor,
+        (experts, unit): (&ExpertWeights, &str),
+        memory: &ExpertMemory,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let tokens = x.shape()[0];
+        let ExpertConfig { used, .. } = experts.chosen;
+        let first = |memory: &DeviceTensor| memory.first(tokens);
+        let (scores, index) = (first(&memory.scores)?, first(&memory.index)?);
+        self.product(x, &experts.router, &scores)?;
+        if let Some(bias) = &experts.router_bias {
+            self.accumulate(&scores, bias)?;
+        }
+        let (best, weights) = (first(&memory.best)?, first(&memory.weights)?);
+        let op = OpDescriptor::new("topk")?
+            .axes(&[1])?
+            .number("k", used as f64)?;
+        self.add(op, &[&scores], &[&best, &index])?;
+        self.add(
+            OpDescriptor::new("softmax")?.axes(&[1])?,
+            &[&best],
+            &[&weights],
+        )?;
+        let (gate, up, down) = (
+            first(&memory.gate)?,
+            first(&memory.up)?,
+            first(&memory.down)?,
+        );
+        let [of_gate, of_up, of_down] = match &experts.biases {
+            Some(all) => all.each_ref().map(Some),
+            None => [None; 3],
+        };
+        match experts.gate.format {
+            MatrixFormat::Blocks(format)
+                if unit == "swiglu"
+                    && experts.up.format == experts.gate.format
+                    && experts.biases.is_none() =>
+            {
+                let op = of_format("quantised_expert_swiglu", format)?;
+                let operands = [x, &experts.gate.tensor, &experts.up.tensor, &index];
+                self.add(op, &operands, &[&up])?;
+            }
+            _ => {
+                self.by_experts(x, (&experts.gate, of_gate), &index, &gate)?;
+                self.by_experts(x, (&experts.up, of_up), &index, &up)?;
+                self.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
+            }
+        }
+        self.by_experts(&up, (&experts.down, of_down), &index, &down)?;
+        let weights = weights.reshape(&[tokens, used, 1])?;
+        let op = OpDescriptor::new("dot")?.axes(&[1])?;
+        self.add(op, &[&down, &weights], &[to])
+    }
+
+    /// Rows of a matrix, as f32.
+    pub(crate) fn choose_rows(
+        &mut self,
+        weight: &WeightMatrix,
+        index: &DeviceTensor,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        match weight.format {
+            MatrixFormat::Blocks(format) => {
+                let op = of_format("quantised_embedding", format)?;
+                self.add(op, &[&weight.tensor, index], &[to])
+            }
+            MatrixFormat::Plain(Dtype::F32) => self.add(
+                OpDescriptor::new("embedding")?,
+                &[&weight.tensor, index],
+                &[to],
+            ),
+            MatrixFormat::Plain(dtype) => {
+                let Some([rows, _]) = self.narrow.get(&dtype) else {
+                    return Err(unsupported(
+                        format!("no memory was reserved for rows of {dtype}"),
+                        "a report of this: it is a defect",
+                    ));
+                };
+                let rows = of_shape(rows, to.shape())?;
+                self.add(
+                    OpDescriptor::new("embedding")?,
+                    &[&weight.tensor, index],
+                    &[&rows],
+                )?;
+                let cast = OpDescriptor::new("cast")?.to(Dtype::F32)?;
+                self.add(cast, &[&rows], &[to])
+            }
+        }
+    }
+}
+
+/// An op on blocks of a format.
+pub(crate) fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
+    let name = format.name().to_ascii_lowercase();
+    Ok(OpDescriptor::new(op)?.choice("format", &name)?)
+}
+
+/// The first elements of reserved memory, in a shape.
+fn of_shape(memory: &DeviceTensor, shape: &[u64]) -> Result<DeviceTensor> {
+    memory.first(shape.iter().product())?.reshape(shape)
+}
+
+/// Memory of gated units of experts.
+#[derive(Debug)]
+pub(crate) struct ExpertMemory {
+    /// Scores of all experts, those of the chosen ones, their numbers and their weights.
+    scores: DeviceTensor,
+    best: DeviceTensor,
+    index: DeviceTensor,
+    weights: DeviceTensor,
+    gate: DeviceTensor,
+    up: DeviceTensor,
+    down: DeviceTensor,
+}
+
+impl ExpertMemory {
+    /// Reserves it for steps of so many tokens.
+    pub(crate) fn reserve(
+        session: &Session,
+        (experts, hidden): (ExpertConfig, u64),
+        tokens: u64,
+    ) -> Result<Self> {
+        let ExpertConfig {
+            count,
+            used,
+            feed_forward,
+        } = experts;
+        let floats = |shape: &[u64]| DeviceTensor::reserve(session, Dtype::F32, shape);
+        Ok(Self {
+            scores: floats(&[tokens, count])?,
+            best: floats(&[tokens, used])?,
+            index: DeviceTensor::reserve(session, Dtype::I64, &[tokens, used])?,
+            weights: floats(&[tokens, used])?,
+            gate: floats(&[tokens, used, feed_forward])?,
+            up: floats(&[tokens, used, feed_forward])?,
+            down: floats(&[tokens, used, hidden])?,
+        })
+    }
+
+    /// Floats that a token needs.
+    pub(crate) fn floats_each(config: &ModelConfig) -> u64 {
+        let of = |experts: ExpertConfig| {
+            experts.count + experts.used * (4 + 2 * experts.feed_forward + config.hidden)
+        };
+        config.experts.map_or(0, of)
+    }
+}
