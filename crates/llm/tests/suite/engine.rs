@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use fercuda_llm::{
-    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
+    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, SHAPES,
     SamplerConfig,
 };
-use fercuda_modelfile::ModelFile;
+use fercuda_modelfile::{ModelFile, TensorType};
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::{BlockFormat, Dtype};
 
@@ -56,6 +56,13 @@ fn architectures() -> Vec<(&'static str, TinySizes)> {
         ("gemma", sizes("gemma")),
         ("gemma2", windows("gemma2", 3)),
         ("gemma3", windows("gemma3", 7)),
+        (
+            "gemma3 pattern",
+            TinySizes {
+                pattern: Some(vec![false, true, false]),
+                ..windows("gemma3", 3)
+            },
+        ),
         (
             "gpt-oss",
             TinySizes {
@@ -238,6 +245,39 @@ fn experts_in_blocks_are_near_the_reference() {
     }
 }
 
+/// Models of the generator have all tensors of their architecture.
+#[test]
+fn random_models_of_tiny_shapes_generate() {
+    let mut random = fercuda_trials::rng();
+    let tiny = SHAPES.iter().filter(|it| it.name.starts_with("tiny"));
+    for shape in tiny {
+        let format = match shape.architecture {
+            "gpt-oss" => BlockFormat::MXFP4,
+            _ => BlockFormat::Q8_0,
+        };
+        let (mut bytes, kind) = (Vec::new(), TensorType::Block(format));
+        shape
+            .write(&mut bytes, kind, random.u64(..), |_, _| {})
+            .unwrap();
+        let file = ModelFile::from_bytes(Path::new("tiny.gguf"), bytes).unwrap();
+        let config = EngineConfig {
+            context: Some(64),
+            ..config(shape.name)
+        };
+        let mut engine = Engine::load(runtime(), &file, &config, |_, _| {}).unwrap();
+        let mut own = request(&prompt(&mut random, 2), 2);
+        own.top = None;
+        let mut count = 0;
+        engine
+            .generate(own, |_| {
+                count += 1;
+                true
+            })
+            .unwrap();
+        assert_eq!(count, 2, "{}", shape.name);
+    }
+}
+
 #[test]
 fn requests_together_and_evicted_ones_equal_the_reference() {
     let mut random = fercuda_trials::rng();
@@ -414,6 +454,49 @@ fn files_that_are_no_such_model_are_refused() {
     other.sizes.layers = 3;
     let error = refused(other.file());
     let wanted = "does not have blk.2.attn_norm.weight, which llama needs";
+    assert!(error.contains(wanted), "{error}");
+    for (architecture, tensor) in [
+        ("gpt-oss", "blk.1.attn_sinks.weight"),
+        ("gpt-oss", "blk.0.ffn_up_exps.bias"),
+        ("gpt-oss", "blk.0.attn_output.bias"),
+        ("qwen3moe", "blk.1.ffn_gate_inp.weight"),
+        ("gemma3", "blk.0.post_ffw_norm.weight"),
+        ("phi3", "blk.0.ffn_up.weight"),
+    ] {
+        let experts = matches!(architecture, "gpt-oss" | "qwen3moe").then_some([3, 2, 8]);
+        let own = TinySizes {
+            experts,
+            ..sizes(architecture)
+        };
+        let other = TinyModel::random(&mut random, own).without(tensor);
+        let error = refused(other.file());
+        let wanted = format!("does not have {tensor}, which {architecture} needs");
+        assert!(error.contains(&wanted), "{error}");
+    }
+    let mut refused_by = |own: TinySizes| refused(TinyModel::random(&mut random, own).file());
+    let flagged = TinySizes {
+        experts: Some([4, 2, 8]),
+        flags: vec![("expert_weights_norm", false)],
+        ..sizes("qwen3moe")
+    };
+    let error = refused_by(flagged);
+    assert!(
+        error.contains("qwen3moe.expert_weights_norm is false"),
+        "{error}"
+    );
+    let beyond = TinySizes {
+        experts: Some([4, 5, 8]),
+        ..sizes("qwen3moe")
+    };
+    let error = refused_by(beyond);
+    assert!(
+        error.contains("qwen3moe.expert_used_count is 5, not 1 to 4"),
+        "{error}"
+    );
+    let mut other = TinyModel::random(&mut random, sizes("gemma2"));
+    other.sizes.pattern = Some(vec![true]);
+    let error = refused(other.file());
+    let wanted = "sliding_window_pattern is no period and no list of 2";
     assert!(error.contains(wanted), "{error}");
     let mut other = TinyModel::random(&mut random, sizes("llama"));
     other.sizes.heads = 5;

@@ -1,6 +1,6 @@
 //! Tiny random models: a GGUF file, and their logits in f64 by loops.
 
-use fercuda_modelfile::{GgufBuilder, GgufValue, TensorType};
+use fercuda_modelfile::{GgufBuilder, GgufKind, GgufValue, TensorType};
 use fercuda_tensor::{BlockFormat, Dtype};
 
 /// Sizes of a model.
@@ -21,6 +21,10 @@ pub(crate) struct TinySizes {
     pub(crate) window: usize,
     /// Whether frequencies have divisors.
     pub(crate) has_divisors: bool,
+    /// Whether each layer has a window, instead of the architecture's pattern.
+    pub(crate) pattern: Option<Vec<bool>>,
+    /// Keys of the architecture with a truth value.
+    pub(crate) flags: Vec<(&'static str, bool)>,
     /// Format of the experts' weights.
     pub(crate) blocks: Option<BlockFormat>,
 }
@@ -247,6 +251,12 @@ impl TinyModel {
         model
     }
 
+    /// The model without a tensor.
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.tensors.retain(|it| it.name != name);
+        self
+    }
+
     /// Stores the weights of experts as blocks; their values are those that the blocks have.
     fn quantise(&mut self) {
         let Some(format) = self.sizes.blocks else {
@@ -327,8 +337,16 @@ impl TinyModel {
         for (key, number) in numbers {
             set(&own(key), &GgufValue::U32(number as u32));
         }
+        for (key, flag) in &sizes.flags {
+            set(&own(key), &GgufValue::Bool(*flag));
+        }
         for (key, number) in floats {
             set(&own(key), &GgufValue::F32(number as f32));
+        }
+        if let Some(pattern) = &sizes.pattern {
+            let key = own("attention.sliding_window_pattern");
+            let all = pattern.iter().map(|it| GgufValue::Bool(*it));
+            file.set_array(key.as_bytes(), GgufKind::Bool, all).unwrap();
         }
         for tensor in &self.tensors {
             let shape: Vec<u64> = tensor.shape.iter().map(|it| *it as u64).collect();
@@ -402,6 +420,9 @@ impl TinyModel {
     }
 
     fn has_window(&self, layer: usize) -> bool {
+        if let Some(pattern) = &self.sizes.pattern {
+            return pattern[layer];
+        }
         let period = traits(self.sizes.architecture).period;
         self.sizes.window > 0 && (period == 0 || layer % period != period - 1)
     }
