@@ -68,10 +68,26 @@ LONG_ROPE = {
     "partial_rotary_factor": 0.75,
 }
 
+# Architectures whose matrices of experts have their inputs first.
+INPUTS_FIRST = ("gpt-oss", "llama4")
+
 # Names of models, each with its architecture in files, its classes and its configuration.
 MODELS = {
     "llama": ("llama", "Llama", {**with_rope(1e4)}),
     "llama3": ("llama", "Llama", {**with_rope(1e4, **LLAMA3)}),
+    "llama4": (
+        "llama4",
+        "Llama4",
+        {
+            **with_rope(1e4),
+            "num_hidden_layers": 4,
+            "intermediate_size": 48,
+            "intermediate_size_mlp": 96,
+            "interleave_moe_layer_step": 2,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 1,
+        },
+    ),
     "mistral": ("llama", "Mistral", {**with_rope(1e4), "sliding_window": 12}),
     "mixtral": ("llama", "Mixtral", {**with_rope(1e4), **EXPERTS, "num_local_experts": 6}),
     "qwen2": ("qwen2", "Qwen2", {**with_rope(1e4)}),
@@ -155,7 +171,7 @@ def made(name, generator):
     architecture, classes, own = MODELS[name]
     options = {**COMMON, **own}
     extra = {key: options.pop(key, None) for key in ("context", "from")}
-    config_class = {"Gemma3": "Gemma3TextConfig"}.get(classes, f"{classes}Config")
+    config_class = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}.get(classes, f"{classes}Config")
     config = getattr(transformers, config_class)(**options)
     model = getattr(transformers, f"{classes}ForCausalLM")(config)
     with torch.no_grad():
@@ -171,8 +187,7 @@ def made(name, generator):
             elif "embed_tokens" in key:
                 weight.copy_(drawn)
             else:
-                # Of gpt-oss the matrices of experts have their inputs first.
-                is_turned = weight.dim() == 3 and architecture == "gpt-oss"
+                is_turned = weight.dim() == 3 and architecture in INPUTS_FIRST
                 width = weight.shape[-2] if is_turned else weight.shape[-1]
                 weight.copy_(1.5 / math.sqrt(width) * drawn)
     return architecture, model.float().eval(), config, extra
@@ -222,7 +237,13 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "mlp.router": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp",
+    "feed_forward.router": "ffn_gate_inp",
+    "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
+    "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
+    "feed_forward.shared_expert.up_proj": "ffn_up_shexp",
+    "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
@@ -231,9 +252,10 @@ NAMES = {
 def of_experts(architecture, part, array):
     """Tensors of all experts, by the name of a part of them in transformers."""
     kind = "bias" if part.endswith("_bias") else "weight"
+    if architecture in INPUTS_FIRST and kind == "weight":
+        array = array.swapaxes(1, 2)
     if architecture == "gpt-oss":
-        # Inputs are the first dimension of a matrix, and gates and their factors alternate.
-        array = array if kind == "bias" else array.swapaxes(1, 2)
+        # Gates and their factors alternate.
         halves = (array[:, 0::2], array[:, 1::2])
     else:
         halves = np.split(array, 2, axis=1)
@@ -245,9 +267,8 @@ def of_experts(architecture, part, array):
 def converted(architecture, model, config):
     """Tensors by their names in files."""
     tensors = {}
-    after_attention = "post_attention_norm" if architecture != "llama" else "ffn_norm"
-    if not (architecture.startswith("gemma") and architecture != "gemma"):
-        after_attention = "post_attention_norm" if architecture == "gpt-oss" else "ffn_norm"
+    is_own_norm = architecture in ("gemma2", "gemma3", "gpt-oss")
+    after_attention = "post_attention_norm" if is_own_norm else "ffn_norm"
     names = {**NAMES, "post_attention_layernorm": after_attention}
     for key, weight in model.state_dict().items():
         array = weight.numpy().astype(np.float32)
@@ -294,7 +315,7 @@ def described(architecture, config, context):
     own = {
         "block_count": config.num_hidden_layers,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": getattr(config, "intermediate_size_mlp", config.intermediate_size),
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.key_length": config.head_dim,

@@ -6,7 +6,7 @@ use fercuda_modelfile::{Gguf, GgufValue, ModelFile};
 
 use crate::error::{LlmError, unsupported};
 use crate::keys::ArchitectureKeys;
-use crate::model::{self, DecoderSpec, WindowPattern};
+use crate::model::{self, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
 use crate::rotary::{RotaryConfig, rotary};
 
 /// Most layers that are read: more than any model has.
@@ -119,12 +119,13 @@ impl ModelConfig {
             length("attention.value_length")?,
         );
         let context = keys.required("context_length", u64::from(u32::MAX))?;
+        let context = spec.most_context.map_or(context, |most| context.min(most));
         let epsilon = keys
             .float("attention.layer_norm_rms_epsilon")
             .unwrap_or(1e-5);
         let first = rotary(&keys, model, (key_length, context), spec.has_whole_yarn)?;
         let of_windows = first.of_windows(&keys, spec.window_base)?;
-        let experts = experts(&keys)?;
+        let experts = experts(&keys, spec.weighting)?;
         let feed_forward = match (&experts, keys.number("feed_forward_length")?) {
             (Some(_), None | Some(0)) => 0,
             _ => keys.required("feed_forward_length", MOST_WIDTH)?,
@@ -160,6 +161,33 @@ impl ModelConfig {
             spec,
             architecture,
         })
+    }
+}
+
+impl ModelConfig {
+    /// Number of a layer's rotation; layers with a window may have one of their own, which is the
+    /// last one.
+    pub(crate) fn rotary_of(&self, layer: u64) -> Option<usize> {
+        let is_unturned = |every: u64| (layer + 1).is_multiple_of(every);
+        if self.spec.unturned.is_some_and(is_unturned) {
+            return None;
+        }
+        let has_window = self.windows.get(layer as usize).is_some_and(|it| *it > 0);
+        Some((self.rotaries.len() - 1).min(usize::from(has_window)))
+    }
+
+    /// Norms of the heads of a layer.
+    pub(crate) fn head_norms_of(&self, layer: u64) -> HeadNorms {
+        match self.spec.head_norms {
+            HeadNorms::Plain { unless_experts } => {
+                let has_none = self.experts.is_some_and(|it| it.count == unless_experts);
+                match has_none || self.rotary_of(layer).is_none() {
+                    true => HeadNorms::None,
+                    false => self.spec.head_norms,
+                }
+            }
+            norms => norms,
+        }
     }
 }
 
@@ -229,6 +257,7 @@ fn has_window(layer: u64, period: u64) -> bool {
 
 fn experts<B: AsRef<[u8]>>(
     keys: &ArchitectureKeys<'_, B>,
+    weighting: ExpertWeighting,
 ) -> Result<Option<ExpertConfig>, LlmError> {
     if keys.number("expert_count")?.unwrap_or(0) == 0 {
         return Ok(None);
@@ -240,12 +269,17 @@ fn experts<B: AsRef<[u8]>>(
                 "{}.{key} is {value}, which is not supported",
                 keys.architecture
             ),
-            "a model whose experts' weights are a softmax over those that are chosen",
+            "a model whose experts are weighted as its architecture's first models are",
         ))
     };
-    // Of the chosen ones, whether before or behind the choice: their ratios are the same.
+    let is_known = |gating: &u64| match (weighting, gating) {
+        // Of all or of those that are chosen: their ratios are the same.
+        (ExpertWeighting::Softmax, 0 | 1 | 3) => true,
+        (ExpertWeighting::SigmoidBefore, 0 | 2) => true,
+        _ => false,
+    };
     let gating = keys.number("expert_gating_func")?;
-    if let Some(gating) = gating.filter(|it| !matches!(it, 0 | 1 | 3)) {
+    if let Some(gating) = gating.filter(|it| !is_known(it)) {
         return refused("expert_gating_func", gating.to_string());
     }
     if let Some(scale) = keys
@@ -254,14 +288,13 @@ fn experts<B: AsRef<[u8]>>(
     {
         return refused("expert_weights_scale", scale.to_string());
     }
-    for (key, most) in [("expert_shared_count", 0), ("expert_group_count", 1)] {
-        if let Some(number) = keys.number(key)?.filter(|it| *it > most) {
-            return refused(key, number.to_string());
-        }
+    if let Some(number) = keys.number("expert_group_count")?.filter(|it| *it > 1) {
+        return refused("expert_group_count", number.to_string());
     }
     let is_normed = keys.get("expert_weights_norm");
-    if is_normed.and_then(flag) == Some(false) {
-        return refused("expert_weights_norm", "false".to_owned());
+    if is_normed.and_then(flag) == Some(weighting == ExpertWeighting::SigmoidBefore) {
+        let own = weighting == ExpertWeighting::SigmoidBefore;
+        return refused("expert_weights_norm", own.to_string());
     }
     let inner = match keys.number("expert_feed_forward_length")? {
         Some(_) => "expert_feed_forward_length",

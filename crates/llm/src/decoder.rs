@@ -8,6 +8,7 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::ModelConfig;
 use crate::error::LlmError;
+use crate::model::HeadNorms;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::step_ops::{ExpertMemory, StepRecorder, of_format};
 use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, UnitWeights};
@@ -251,7 +252,7 @@ impl ModelDecoder {
                 }
                 None => None,
             },
-            normed_heads: match config.spec.has_head_norms {
+            normed_heads: match config.spec.head_norms != HeadNorms::None {
                 true => Some([
                     floats(&[tokens, heads * config.key_length])?,
                     floats(&[tokens, shared * config.key_length])?,
@@ -370,15 +371,14 @@ impl ModelDecoder {
             }
         }
         let [q, k] = turned_heads;
-        // Layers with a window may have angles of their own, which are the last ones.
-        let rotaries = &self.weights.rotaries;
-        let (frequencies, magnitude) = &rotaries[(rotaries.len() - 1).min(usize::from(window > 0))];
-        for turned in [&q, &k] {
-            let op = OpDescriptor::new("rope")?
-                .choice("pairs", config.spec.pairs)?
-                .number("magnitude", *magnitude)?;
-            let operands = [turned, &step.position, frequencies];
-            ops.add(op, &operands, &[turned])?;
+        let rotary = config.rotary_of(number as u64);
+        if let Some((frequencies, magnitude)) = rotary.map(|at| &self.weights.rotaries[at]) {
+            for turned in [&q, &k] {
+                let op = OpDescriptor::new("rope")?
+                    .choice("pairs", config.spec.pairs)?
+                    .number("magnitude", *magnitude)?;
+                ops.add(op, &[turned, &step.position, frequencies], &[turned])?;
+            }
         }
         for (cache, new) in [(keys, &k), (values, &v)] {
             let op = OpDescriptor::new("cache_append")?;
@@ -444,7 +444,7 @@ impl ModelDecoder {
             (UnitWeights::Dense(own), _) => own.as_ref(),
             (UnitWeights::Experts(experts), Some(memory)) => {
                 // The experts have read the norm when their sum is written.
-                ops.experts(&normed, (experts, unit), memory, &normed)?;
+                ops.experts(&normed, (experts, &self.config.spec), memory, &normed)?;
                 return match post_norm {
                     Some(norm) => self.add_normed(ops, &normed, norm, x),
                     None => ops.accumulate(x, &normed),

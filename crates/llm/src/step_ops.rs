@@ -9,6 +9,7 @@ use fercuda_tensor::{BlockFormat, Dtype};
 
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
+use crate::model::{DecoderSpec, ExpertWeighting};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::weights::{ExpertWeights, MatrixFormat, WeightMatrix};
 
@@ -124,16 +125,14 @@ impl StepRecorder<'_> {
         self.add(op, &operands, &[to])
     }
 
-    /// The gated units of the experts that each token chooses, by their weights.
-    pub(crate) fn experts(
+    /// Weights and numbers of the experts that each token chooses.
+    fn choose_experts(
         &mut self,
         x: &DeviceTensor,
-        (experts, unit): (&ExpertWeights, &str),
+        (experts, weighting): (&ExpertWeights, ExpertWeighting),
         memory: &ExpertMemory,
-        to: &DeviceTensor,
-    ) -> Result<()> {
+    ) -> Result<[DeviceTensor; 2]> {
         let tokens = x.shape()[0];
-        let ExpertConfig { used, .. } = experts.chosen;
         let first = |memory: &DeviceTensor| memory.first(tokens);
         let (scores, index) = (first(&memory.scores)?, first(&memory.index)?);
         self.product(x, &experts.router, &scores)?;
@@ -141,44 +140,97 @@ impl StepRecorder<'_> {
             self.accumulate(&scores, bias)?;
         }
         let (best, weights) = (first(&memory.best)?, first(&memory.weights)?);
+        let used = experts.chosen.used;
         let op = OpDescriptor::new("topk")?
             .axes(&[1])?
             .number("k", used as f64)?;
         self.add(op, &[&scores], &[&best, &index])?;
-        self.add(
-            OpDescriptor::new("softmax")?.axes(&[1])?,
-            &[&best],
-            &[&weights],
-        )?;
+        let op = match weighting {
+            ExpertWeighting::Softmax => OpDescriptor::new("softmax")?.axes(&[1])?,
+            ExpertWeighting::SigmoidBefore => OpDescriptor::new("sigmoid")?,
+        };
+        self.add(op, &[&best], &[&weights])?;
+        Ok([weights.reshape(&[tokens, used, 1])?, index])
+    }
+
+    /// The gated units of the experts that each token chooses, by their weights, and that of the
+    /// expert of all tokens.
+    pub(crate) fn experts(
+        &mut self,
+        x: &DeviceTensor,
+        (experts, spec): (&ExpertWeights, &DecoderSpec),
+        memory: &ExpertMemory,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let (tokens, hidden) = (x.shape()[0], x.shape()[1]);
+        let is_before = spec.weighting == ExpertWeighting::SigmoidBefore;
+        let [weights, index] = self.choose_experts(x, (experts, spec.weighting), memory)?;
+        let first = |memory: &DeviceTensor| memory.first(tokens);
         let (gate, up, down) = (
             first(&memory.gate)?,
             first(&memory.up)?,
             first(&memory.down)?,
         );
+        let read = match is_before {
+            // The results' memory is free until they are computed from the gated units.
+            true => {
+                let each = x.reshape(&[tokens, 1, hidden])?;
+                self.add(OpDescriptor::new("mul")?, &[&each, &weights], &[&down])?;
+                down.clone()
+            }
+            false => x.clone(),
+        };
         let [of_gate, of_up, of_down] = match &experts.biases {
             Some(all) => all.each_ref().map(Some),
             None => [None; 3],
         };
         match experts.gate.format {
             MatrixFormat::Blocks(format)
-                if unit == "swiglu"
+                if spec.unit == "swiglu"
                     && experts.up.format == experts.gate.format
                     && experts.biases.is_none() =>
             {
                 let op = of_format("quantised_expert_swiglu", format)?;
-                let operands = [x, &experts.gate.tensor, &experts.up.tensor, &index];
+                let operands = [&read, &experts.gate.tensor, &experts.up.tensor, &index];
                 self.add(op, &operands, &[&up])?;
             }
             _ => {
-                self.by_experts(x, (&experts.gate, of_gate), &index, &gate)?;
-                self.by_experts(x, (&experts.up, of_up), &index, &up)?;
-                self.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
+                self.by_experts(&read, (&experts.gate, of_gate), &index, &gate)?;
+                self.by_experts(&read, (&experts.up, of_up), &index, &up)?;
+                self.add(OpDescriptor::new(spec.unit)?, &[&up, &gate], &[&up])?;
             }
         }
         self.by_experts(&up, (&experts.down, of_down), &index, &down)?;
-        let weights = weights.reshape(&[tokens, used, 1])?;
-        let op = OpDescriptor::new("dot")?.axes(&[1])?;
-        self.add(op, &[&down, &weights], &[to])
+        // The experts have read x when their sum is written, but the one of all has not.
+        let shared = match &experts.shared {
+            Some([of_gate, of_up, of_down]) => {
+                let [gate, up] = [&memory.gate, &memory.up].map(|it| {
+                    let all = it.reshape(&[it.layout().len()])?;
+                    of_shape(&all, &[tokens, experts.chosen.feed_forward])
+                });
+                let (gate, up, shared) = (gate?, up?, first(&memory.shared)?);
+                self.product(x, of_gate, &gate)?;
+                self.product(x, of_up, &up)?;
+                self.add(OpDescriptor::new(spec.unit)?, &[&up, &gate], &[&up])?;
+                self.product(&up, of_down, &shared)?;
+                Some(shared)
+            }
+            None => None,
+        };
+        match is_before {
+            true => {
+                let op = OpDescriptor::new("sum")?.axes(&[1])?;
+                self.add(op, &[&down], &[to])?;
+            }
+            false => {
+                let op = OpDescriptor::new("dot")?.axes(&[1])?;
+                self.add(op, &[&down, &weights], &[to])?;
+            }
+        }
+        match shared {
+            Some(shared) => self.accumulate(to, &shared),
+            None => Ok(()),
+        }
     }
 
     /// Rows of a matrix, as f32.
@@ -240,6 +292,8 @@ pub(crate) struct ExpertMemory {
     gate: DeviceTensor,
     up: DeviceTensor,
     down: DeviceTensor,
+    /// Results of the expert of all tokens.
+    shared: DeviceTensor,
 }
 
 impl ExpertMemory {
@@ -263,13 +317,15 @@ impl ExpertMemory {
             gate: floats(&[tokens, used, feed_forward])?,
             up: floats(&[tokens, used, feed_forward])?,
             down: floats(&[tokens, used, hidden])?,
+            shared: floats(&[tokens, hidden])?,
         })
     }
 
     /// Floats that a token needs.
     pub(crate) fn floats_each(config: &ModelConfig) -> u64 {
         let of = |experts: ExpertConfig| {
-            experts.count + experts.used * (4 + 2 * experts.feed_forward + config.hidden)
+            let each = 4 + 2 * experts.feed_forward + config.hidden;
+            experts.count + experts.used * each + config.hidden
         };
         config.experts.map_or(0, of)
     }

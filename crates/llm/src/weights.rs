@@ -8,7 +8,7 @@ use fercuda_tensor::{BlockFormat, Dtype, Layout};
 
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
-use crate::model::BiasedProducts;
+use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms};
 use crate::recorder::DeviceTensor;
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -70,6 +70,8 @@ pub(crate) struct ExpertWeights {
     pub(crate) down: WeightMatrix,
     /// Biases of the three, of each expert.
     pub(crate) biases: Option<[DeviceTensor; 3]>,
+    /// Matrices of an expert of all tokens, whose result is added.
+    pub(crate) shared: Option<[WeightMatrix; 3]>,
 }
 
 impl LayerWeights {
@@ -78,7 +80,10 @@ impl LayerWeights {
         let mut all: Vec<&WeightMatrix> = self.attention.iter().chain([&self.out]).collect();
         match &self.unit {
             UnitWeights::Dense(own) => all.extend(own.iter()),
-            UnitWeights::Experts(experts) => all.push(&experts.router),
+            UnitWeights::Experts(experts) => {
+                all.push(&experts.router);
+                all.extend(experts.shared.iter().flatten());
+            }
         }
         all
     }
@@ -148,15 +153,17 @@ fn upload_floats(session: &Session, values: &[f32]) -> Result<DeviceTensor> {
 impl<'a> WeightLoader<'a> {
     fn tensor(&self, name: &str) -> Result<StoredTensor<'a>> {
         self.model.tensor(name).map_err(|error| match error {
-            fercuda_modelfile::Error::NoTensor { .. } => unsupported(
-                format!(
-                    "the file does not have {name}, which {} needs",
-                    self.architecture
-                ),
-                "a file with all tensors of its architecture, as a current converter writes it",
-            ),
+            fercuda_modelfile::Error::NoTensor { .. } => self.missing(name),
             error => error.into(),
         })
+    }
+
+    fn missing(&self, name: &str) -> LlmError {
+        let architecture = self.architecture;
+        unsupported(
+            format!("the file does not have {name}, which {architecture} needs"),
+            "a file with all tensors of its architecture, as a current converter writes it",
+        )
     }
 
     fn has(&self, name: &str) -> bool {
@@ -380,7 +387,24 @@ impl<'a> WeightLoader<'a> {
             }
             false => None,
         };
+        let shared = match self.has(&name("ffn_gate_shexp.weight")) {
+            true => {
+                let single = |part: &str, inputs, outputs| {
+                    self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
+                };
+                Some([
+                    single("ffn_gate_shexp", hidden, inner)?,
+                    single("ffn_up_shexp", hidden, inner)?,
+                    single("ffn_down_shexp", inner, hidden)?,
+                ])
+            }
+            false if config.spec.weighting == ExpertWeighting::SigmoidBefore => {
+                return Err(self.missing(&name("ffn_gate_shexp.weight")));
+            }
+            false => None,
+        };
         Ok(ExpertWeights {
+            shared,
             chosen,
             router: self.single(&name("ffn_gate_inp.weight"), hidden, Some(count))?,
             router_bias: self.optional(&name("ffn_gate_inp.bias"), count, is_biased)?,
@@ -406,9 +430,14 @@ impl<'a> WeightLoader<'a> {
             attention_norm: norm("attn_norm", hidden)?,
             attention: self.attention(config, layer)?,
             biases: self.attention_biases(config, layer)?,
-            head_norms: match spec.has_head_norms {
-                true => Some(norms(head_norms, config.key_length)?),
-                false => None,
+            head_norms: match config.head_norms_of(layer) {
+                HeadNorms::Weighted => Some(norms(head_norms, config.key_length)?),
+                HeadNorms::Plain { .. } => {
+                    let ones = vec![1.0; config.key_length as usize];
+                    let ones = upload_floats(self.session, &ones)?;
+                    Some([ones.clone(), ones])
+                }
+                HeadNorms::None => None,
             },
             sinks: match spec.has_sinks {
                 true => Some(norm("attn_sinks", config.heads)?),

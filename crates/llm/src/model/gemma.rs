@@ -1,6 +1,6 @@
 //! Gemma 1 to 3. Files have 1 added to the weights of norms.
 
-use super::spec::{DecoderSpec, PLAIN, WindowPattern};
+use super::spec::{DecoderSpec, HeadNorms, PLAIN, WindowPattern};
 
 pub(super) const FIRST: DecoderSpec = DecoderSpec {
     unit: "geglu_tanh",
@@ -21,7 +21,7 @@ pub(super) const SECOND: DecoderSpec = DecoderSpec {
 
 /// Five layers with a window, whose angles have a smaller base, then one with all positions.
 pub(super) const THIRD: DecoderSpec = DecoderSpec {
-    has_head_norms: true,
+    head_norms: HeadNorms::Weighted,
     windows: WindowPattern::Period {
         layers: 6,
         positions: 0,

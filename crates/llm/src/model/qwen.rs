@@ -1,6 +1,6 @@
 //! Qwen2 and 2.5, which have biases, and Qwen3, which has norms of heads, with experts or without.
 
-use super::spec::{BiasedProducts, DecoderSpec, PLAIN};
+use super::spec::{BiasedProducts, DecoderSpec, HeadNorms, PLAIN};
 
 pub(super) const SECOND: DecoderSpec = DecoderSpec {
     biases: BiasedProducts::Attention,
@@ -8,6 +8,6 @@ pub(super) const SECOND: DecoderSpec = DecoderSpec {
 };
 
 pub(super) const THIRD: DecoderSpec = DecoderSpec {
-    has_head_norms: true,
+    head_norms: HeadNorms::Weighted,
     ..PLAIN
 };

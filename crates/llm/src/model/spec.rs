@@ -7,12 +7,18 @@ pub(crate) struct DecoderSpec {
     pub(crate) pairs: &'static str,
     /// Products with biases, which are read of any architecture where a file has them.
     pub(crate) biases: BiasedProducts,
-    /// Whether each head of queries and keys has a norm.
-    pub(crate) has_head_norms: bool,
+    /// Norms of each head of queries and keys.
+    pub(crate) head_norms: HeadNorms,
     /// Which layers have a window.
     pub(crate) windows: WindowPattern,
     /// Base of the angles of layers with a window, where the file has none; `None` for that of all.
     pub(crate) window_base: Option<f64>,
+    /// The last layer of so many is without rotation.
+    pub(crate) unturned: Option<u64>,
+    /// Most positions that are computed as the model does.
+    pub(crate) most_context: Option<u64>,
+    /// How experts are weighted.
+    pub(crate) weighting: ExpertWeighting,
     /// Whether each head has a score without value.
     pub(crate) has_sinks: bool,
     /// The op of the gated unit.
@@ -41,6 +47,26 @@ pub(crate) enum BiasedProducts {
     All,
 }
 
+/// Norms of heads of queries and keys, before they are turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadNorms {
+    None,
+    Weighted,
+    /// Of layers with a rotation, without weights; not of models with so many experts.
+    Plain {
+        unless_experts: u64,
+    },
+}
+
+/// Weights of the experts that a token chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpertWeighting {
+    /// The softmax of their scores, by which results are multiplied.
+    Softmax,
+    /// The sigmoid of each score, by which what the expert reads is multiplied.
+    SigmoidBefore,
+}
+
 /// Layers whose attention has a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowPattern {
@@ -58,9 +84,12 @@ pub(crate) enum WindowPattern {
 pub(super) const PLAIN: DecoderSpec = DecoderSpec {
     pairs: "halves",
     biases: BiasedProducts::None,
-    has_head_norms: false,
+    head_norms: HeadNorms::None,
     windows: WindowPattern::None,
     window_base: None,
+    unturned: None,
+    most_context: None,
+    weighting: ExpertWeighting::Softmax,
     has_sinks: false,
     unit: "swiglu",
     unit_norm: "ffn_norm",

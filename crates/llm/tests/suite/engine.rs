@@ -94,6 +94,14 @@ fn architectures() -> Vec<(&'static str, TinySizes)> {
             },
         ),
         (
+            "llama4",
+            TinySizes {
+                layers: 4,
+                experts: Some([5, 1, 20]),
+                ..sizes("llama4")
+            },
+        ),
+        (
             "mixtral",
             TinySizes {
                 experts,
@@ -461,9 +469,11 @@ fn files_that_are_no_such_model_are_refused() {
         ("gpt-oss", "blk.0.attn_output.bias"),
         ("qwen3moe", "blk.1.ffn_gate_inp.weight"),
         ("gemma3", "blk.0.post_ffw_norm.weight"),
+        ("llama4", "blk.1.ffn_gate_shexp.weight"),
         ("phi3", "blk.0.ffn_up.weight"),
     ] {
-        let experts = matches!(architecture, "gpt-oss" | "qwen3moe").then_some([3, 2, 8]);
+        let experts =
+            matches!(architecture, "gpt-oss" | "qwen3moe" | "llama4").then_some([3, 2, 8]);
         let own = TinySizes {
             experts,
             ..sizes(architecture)

@@ -36,6 +36,9 @@ struct TinyTraits {
     /// 1 for biases of queries, keys and values, 2 for those behind attention and of experts too.
     biases: u8,
     has_head_norms: bool,
+    /// Whether experts are weighted by sigmoids of what they read, beside one of all tokens, and
+    /// every fourth layer is not turned, the others with norms of heads without weights.
+    is_llama4: bool,
     has_post_norms: bool,
     has_sinks: bool,
     /// Layers of a period, of which the last one has no window; 0 if all have one.
@@ -61,6 +64,7 @@ const PLAIN: TinyTraits = TinyTraits {
     turns_neighbours: false,
     biases: 0,
     has_head_norms: false,
+    is_llama4: false,
     has_post_norms: false,
     has_sinks: false,
     period: 0,
@@ -81,6 +85,11 @@ fn traits(architecture: &str) -> TinyTraits {
     match architecture {
         "llama" => TinyTraits {
             turns_neighbours: true,
+            ..PLAIN
+        },
+        "llama4" => TinyTraits {
+            turns_neighbours: true,
+            is_llama4: true,
             ..PLAIN
         },
         "qwen2" => TinyTraits { biases: 1, ..PLAIN },
@@ -201,7 +210,9 @@ impl TinyModel {
             };
             matrices.push(("attn_output", vec![hidden, values]));
             let inner = sizes.inner;
-            match sizes.experts {
+            // Of Llama 4 layers with experts and without may alternate.
+            let experts = sizes.experts.filter(|_| !own.is_llama4 || layer % 2 == 1);
+            match experts {
                 Some([count, _, inner]) => matrices.extend([
                     ("ffn_gate_inp", vec![count, hidden]),
                     ("ffn_gate_exps", vec![count, inner, hidden]),
@@ -214,8 +225,14 @@ impl TinyModel {
                     ("ffn_up", vec![inner, hidden]),
                 ]),
             }
-            if sizes.experts.is_none() {
-                matrices.push(("ffn_down", vec![hidden, inner]));
+            match experts {
+                None => matrices.push(("ffn_down", vec![hidden, inner])),
+                Some([_, _, inner]) if own.is_llama4 => matrices.extend([
+                    ("ffn_gate_shexp", vec![inner, hidden]),
+                    ("ffn_up_shexp", vec![inner, hidden]),
+                    ("ffn_down_shexp", vec![hidden, inner]),
+                ]),
+                Some(_) => {}
             }
             for (part, shape) in &matrices {
                 let (rows, width) = shape.split_at(shape.len() - 1);
@@ -463,6 +480,10 @@ impl TinyModel {
             Some(_) => self.norm(norm, head),
             None => head.to_vec(),
         };
+        let is_llama4 = traits(self.sizes.architecture).is_llama4;
+        if is_llama4 && layer % 4 == 3 {
+            return head;
+        }
         let half = self.turned() / 2;
         for pair in 0..half {
             let (frequency, magnitude) = self.frequency(layer, pair);
@@ -474,6 +495,11 @@ impl TinyModel {
             };
             let (a, b) = (head[first], head[second]);
             (head[first], head[second]) = (a * cosine - b * sine, a * sine + b * cosine);
+        }
+        if is_llama4 {
+            let squares: f64 = head.iter().map(|x| x * x).sum();
+            let by = 1.0 / (squares / head.len() as f64 + EPSILON).sqrt();
+            head.iter_mut().for_each(|x| *x *= by);
         }
         head
     }
@@ -517,7 +543,9 @@ impl TinyModel {
     fn unit(&self, layer: usize, x: &[f64]) -> Vec<f64> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let own = traits(self.sizes.architecture);
-        let Some([_, used, _]) = self.sizes.experts else {
+        let experts = self.sizes.experts;
+        let is_dense = self.get(&name("ffn_gate_inp.weight")).is_none();
+        let Some([_, used, _]) = experts.filter(|_| !is_dense) else {
             let unit = match own.is_fused {
                 true => {
                     let both = self.biased(&name("ffn_up"), x);
@@ -538,13 +566,28 @@ impl TinyModel {
         let mut order: Vec<usize> = (0..weights.len()).collect();
         order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
         let total: f64 = order[..used].iter().map(|at| weights[*at]).sum();
-        let mut sum = vec![0.0; x.len()];
+        let mut sum = match own.is_llama4 {
+            true => {
+                let [gate, up] =
+                    ["ffn_gate_shexp", "ffn_up_shexp"].map(|it| self.biased(&name(it), x));
+                self.biased(&name("ffn_down_shexp"), &Self::gated(own.unit, &gate, &up))
+            }
+            false => vec![0.0; x.len()],
+        };
         for expert in &order[..used] {
+            let by = match own.is_llama4 {
+                true => 1.0 / (1.0 + (-scores[*expert]).exp()),
+                false => 1.0,
+            };
+            let read: Vec<f64> = x.iter().map(|it| it * by).collect();
             let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"]
-                .map(|part| self.of_expert(&name(part), *expert, x));
+                .map(|part| self.of_expert(&name(part), *expert, &read));
             let unit = Self::gated(own.unit, &gate, &up);
             let down = self.of_expert(&name("ffn_down_exps"), *expert, &unit);
-            let weight = weights[*expert] / total;
+            let weight = match own.is_llama4 {
+                true => 1.0,
+                false => weights[*expert] / total,
+            };
             sum.iter_mut()
                 .zip(down)
                 .for_each(|(to, y)| *to += weight * y);
