@@ -194,7 +194,7 @@ fn narrow_memory(
 ) -> Result<HashMap<Dtype, [DeviceTensor; 2]>> {
     let heads =
         (config.heads + 2 * config.shared_heads) * config.key_length.max(config.value_length);
-    let experts = config.experts.map_or(0, |it| it.count);
+    let experts = config.experts.map_or(0, |it| it.count.max(it.feed_forward));
     let widest = config.hidden.max(config.feed_forward).max(heads);
     let widest = widest.max(experts);
     let of_tokens = limits.tokens.max(limits.requests) * widest;

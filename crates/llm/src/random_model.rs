@@ -75,7 +75,7 @@ const TINY_EXPERTS: ExpertConfig = ExpertConfig {
 };
 
 /// Shapes that are known by name.
-pub const SHAPES: [ModelShape; 13] = [
+pub const SHAPES: [ModelShape; 14] = [
     TINY,
     ModelShape {
         name: "tiny-qwen3moe",
@@ -96,6 +96,13 @@ pub const SHAPES: [ModelShape; 13] = [
         experts: Some(TINY_EXPERTS),
         window: 64,
         is_tied: false,
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-llama4",
+        architecture: "llama4",
+        layers: 4,
+        experts: Some(TINY_EXPERTS),
         ..TINY
     },
     ModelShape {
@@ -316,6 +323,13 @@ impl ModelShape {
                 ("ffn_down", vec![hidden, self.feed_forward]),
             ],
         });
+        if let ("llama4", Some(it)) = (self.architecture, self.experts) {
+            matrices.extend([
+                ("ffn_gate_shexp", vec![it.feed_forward, hidden]),
+                ("ffn_up_shexp", vec![it.feed_forward, hidden]),
+                ("ffn_down_shexp", vec![hidden, it.feed_forward]),
+            ]);
+        }
         let name = |part: &str, kind: &str| format!("blk.{layer}.{part}.{kind}");
         for (part, length) in norms {
             all.push((name(part, "weight"), vec![length], RandomTensor::Ones));

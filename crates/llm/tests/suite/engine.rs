@@ -259,11 +259,12 @@ fn random_models_of_tiny_shapes_generate() {
     let mut random = fercuda_trials::rng();
     let tiny = SHAPES.iter().filter(|it| it.name.starts_with("tiny"));
     for shape in tiny {
-        let format = match shape.architecture {
-            "gpt-oss" => BlockFormat::MXFP4,
-            _ => BlockFormat::Q8_0,
+        let kind = match shape.architecture {
+            "gpt-oss" => TensorType::Block(BlockFormat::MXFP4),
+            "qwen3moe" => TensorType::Scalar(Dtype::Bf16),
+            _ => TensorType::Block(BlockFormat::Q8_0),
         };
-        let (mut bytes, kind) = (Vec::new(), TensorType::Block(format));
+        let mut bytes = Vec::new();
         shape
             .write(&mut bytes, kind, random.u64(..), |_, _| {})
             .unwrap();
