@@ -18,6 +18,7 @@ pub mod copy;
 pub mod ctc;
 pub mod draw;
 pub mod eigen;
+pub mod expert;
 pub mod fft;
 pub mod head_inputs;
 pub mod index;

@@ -5,24 +5,21 @@ use std::collections::HashMap;
 use fercuda_modelfile::{ModelFile, TensorType};
 use fercuda_ops::OpDescriptor;
 use fercuda_runtime::{GraphKey, Regime, Session};
-use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::ModelConfig;
-use crate::error::{LlmError, unsupported};
+use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, WeightMatrix};
+use crate::step_ops::{ExpertMemory, StepRecorder, WIDE, of_format};
+use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, UnitWeights};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
-/// Positions of a block of the cache.
-pub(crate) const PLACES: u64 = 16;
-
-/// What blocks of weights become: it has the range of f32, and errs less than activations that are
-/// quantised to 8 bits.
-const WIDE: Dtype = Dtype::Bf16;
-
 /// Tokens of a prompt that follow one another in a step, about.
 const RUN: u64 = 64;
+
+/// Positions of a block of the cache.
+pub(crate) const PLACES: u64 = 16;
 
 /// Sizes for which memory is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +42,20 @@ pub(crate) struct StepLimits {
 impl StepLimits {
     fn is_wide(&self) -> bool {
         self.tokens >= self.wide_from
+    }
+
+    /// Where rows of logits and the table begin among the numbers of a step, and their count. Each
+    /// part begins at a multiple of 16 bytes, which kernels are faster for.
+    fn parts(&self) -> [u64; 3] {
+        let each = |count: u64| count.next_multiple_of(4);
+        let rows = 4 * each(self.tokens);
+        let table = rows + each(self.requests);
+        [rows, table, table + self.requests * self.blocks_each]
+    }
+
+    /// Where a number of each token begins.
+    fn part_of_tokens(&self, number: u64) -> u64 {
+        number * self.tokens.next_multiple_of(4)
     }
 }
 
@@ -95,42 +106,51 @@ impl StepInputs {
     }
 
     fn len(limits: &StepLimits) -> u64 {
-        4 * limits.tokens + limits.requests + limits.requests * limits.blocks_each
+        limits.parts()[2]
     }
 
     /// Makes every token padding: it has no position, and a place behind the cache.
     pub(crate) fn clear(&mut self) {
-        let tokens = self.limits.tokens as usize;
-        let behind = i32::try_from(self.limits.blocks * self.limits.places).unwrap_or(i32::MAX);
+        let limits = self.limits;
+        let behind = i32::try_from(limits.blocks * limits.places).unwrap_or(i32::MAX);
         self.values.fill(0);
-        self.values[tokens..2 * tokens].fill(-1);
-        self.values[3 * tokens..4 * tokens].fill(behind);
+        let mut set = |number: u64, value: i32| {
+            let first = limits.part_of_tokens(number) as usize;
+            self.values[first..first + limits.tokens as usize].fill(value);
+        };
+        set(1, -1);
+        set(3, behind);
+    }
+
+    fn place(&self, number: u64, at: usize) -> usize {
+        self.limits.part_of_tokens(number) as usize + at
     }
 
     /// Sets a token of the step.
     pub(crate) fn set_token(&mut self, at: usize, token: i32, position: i32, sequence: i32) {
-        let tokens = self.limits.tokens as usize;
-        self.values[at] = token;
-        self.values[tokens + at] = position;
-        self.values[2 * tokens + at] = sequence;
+        for (number, value) in (0..).zip([token, position, sequence]) {
+            let place = self.place(number, at);
+            self.values[place] = value;
+        }
     }
 
     /// Sets where a token's keys and values are stored.
     pub(crate) fn set_place(&mut self, at: usize, place: i32) {
-        let tokens = self.limits.tokens as usize;
-        self.values[3 * tokens + at] = place;
+        let own = self.place(3, at);
+        self.values[own] = place;
     }
 
     /// Sets the token of a row of logits.
     pub(crate) fn set_row(&mut self, row: usize, token: i32) {
-        let tokens = self.limits.tokens as usize;
-        self.values[4 * tokens + row] = token;
+        let [rows, ..] = self.limits.parts();
+        self.values[rows as usize + row] = token;
     }
 
     /// The blocks of a sequence.
     pub(crate) fn table(&mut self, sequence: usize) -> &mut [i32] {
         let each = self.limits.blocks_each as usize;
-        let first = (4 * self.limits.tokens + self.limits.requests) as usize + sequence * each;
+        let [_, table, _] = self.limits.parts();
+        let first = table as usize + sequence * each;
         &mut self.values[first..first + each]
     }
 }
@@ -152,6 +172,9 @@ pub(crate) struct ModelDecoder {
     gate: DeviceTensor,
     up: DeviceTensor,
     queries: DeviceTensor,
+    /// What attention or the unit gives, by its norm, where there is one.
+    summand: Option<DeviceTensor>,
+    experts: Option<ExpertMemory>,
     /// Factors of products of narrower types.
     narrow: HashMap<Dtype, DeviceTensor>,
     /// One matrix as [`WIDE`].
@@ -184,7 +207,8 @@ pub(crate) fn memory_bytes(
     let widths = 2 * config.hidden
         + config.heads * (2 * config.key_length + config.value_length)
         + each
-        + 2 * config.feed_forward;
+        + 2 * config.feed_forward
+        + ExpertMemory::floats_each(config);
     let mut step = 4
         * (limits.tokens * widths
             + limits.requests * (config.hidden + vocabulary)
@@ -208,7 +232,7 @@ pub(crate) fn memory_bytes(
     Ok((cache, step))
 }
 
-/// Elements of the largest matrix of a layer.
+/// Elements of the largest matrix of a layer that all tokens have.
 fn widest_matrix(config: &ModelConfig) -> u64 {
     let shared = config.shared_heads * (config.key_length + config.value_length);
     let projected = config.heads * config.key_length + shared;
@@ -219,7 +243,9 @@ fn widest_matrix(config: &ModelConfig) -> u64 {
 /// Elements of the longest vector that a layer multiplies.
 fn widest_vector(config: &ModelConfig) -> u64 {
     let attended = config.heads * config.value_length;
-    config.hidden.max(config.feed_forward).max(attended)
+    let experts = config.experts.map_or(0, |it| it.count.max(it.feed_forward));
+    let widest = config.hidden.max(config.feed_forward);
+    widest.max(attended).max(experts)
 }
 
 fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor> {
@@ -230,12 +256,7 @@ fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor>
 
 /// The narrower types of matrices.
 fn narrow_types(weights: &DecoderWeights) -> Vec<Dtype> {
-    let of_layers = weights.layers.iter().flat_map(|layer| {
-        let LayerWeights { attention, .. } = layer;
-        attention
-            .iter()
-            .chain([&layer.out, &layer.gate, &layer.up, &layer.down])
-    });
+    let of_layers = weights.layers.iter().flat_map(LayerWeights::matrices);
     let mut all = Vec::new();
     for matrix in of_layers.chain([&weights.embedding, &weights.head]) {
         match matrix.format {
@@ -298,8 +319,19 @@ impl ModelDecoder {
                 heads * config.key_length + shared * (config.key_length + config.value_length),
             ])?,
             attended: floats(&[tokens, heads * config.value_length])?,
-            gate: floats(&[tokens, config.feed_forward])?,
-            up: floats(&[tokens, config.feed_forward])?,
+            gate: floats(&[tokens, config.feed_forward.max(1)])?,
+            up: floats(&[tokens, config.feed_forward.max(1)])?,
+            summand: match config.spec.has_post_norms {
+                true => Some(floats(&[tokens, config.hidden])?),
+                false => None,
+            },
+            experts: match config.experts {
+                Some(experts) => {
+                    let of = (experts, config.hidden);
+                    Some(ExpertMemory::reserve(session, of, tokens)?)
+                }
+                None => None,
+            },
             queries: floats(&[tokens, heads * config.key_length])?,
             narrow: narrow_memory(&config, &weights, &limits, session)?,
             wide: match limits.is_wide() {
@@ -334,9 +366,12 @@ impl ModelDecoder {
     /// Plans the ops of a step.
     pub(crate) fn prepare(&self, planner: &mut Planner, key: StepKey) -> Result<RecordedOps> {
         let (config, weights) = (&self.config, &self.weights);
-        let all = self.limits.tokens;
         let tokens = key.tokens();
-        let argument = |number: u64| self.arguments.part(number * all..number * all + tokens);
+        let argument = |number: u64| {
+            let first = self.limits.part_of_tokens(number);
+            self.arguments.part(first..first + tokens)
+        };
+        let [rows, table, end] = self.limits.parts();
         let step = StepArguments {
             key,
             position: argument(1)?,
@@ -344,10 +379,10 @@ impl ModelDecoder {
             place: argument(3)?,
             table: self
                 .arguments
-                .part(4 * all + self.limits.requests..StepInputs::len(&self.limits))?
+                .part(table..end)?
                 .reshape(&[self.limits.requests, self.limits.blocks_each])?,
         };
-        let rows = self.arguments.part(4 * all..4 * all + key.rows)?;
+        let rows = self.arguments.part(rows..rows + key.rows)?;
         let mut ops = StepRecorder {
             planner,
             ops: RecordedOps::default(),
@@ -357,8 +392,12 @@ impl ModelDecoder {
         };
         let x = self.x.first(tokens)?;
         ops.choose_rows(&weights.embedding, &argument(0)?, &x)?;
-        for (layer, cache) in weights.layers.iter().zip(&self.cache) {
-            self.attention(&mut ops, layer, cache, &step, &x)?;
+        if config.spec.is_scaled {
+            let op = OpDescriptor::new("scale")?.number("by", (config.hidden as f64).sqrt())?;
+            ops.add(op, &[&x], &[&x])?;
+        }
+        for (at, layer) in weights.layers.iter().enumerate() {
+            self.attention(&mut ops, (at, layer), &step, &x)?;
             self.unit(&mut ops, layer, &x)?;
         }
         let chosen = self.chosen.first(key.rows)?;
@@ -368,6 +407,10 @@ impl ModelDecoder {
         ops.norm(&chosen, &weights.norm, config.epsilon, &normed)?;
         let logits = self.logits.first(key.rows)?;
         ops.product(&normed, &weights.head, &logits)?;
+        if config.limits[1] > 0.0 {
+            let op = OpDescriptor::new("soft_limit")?.number("limit", config.limits[1])?;
+            ops.add(op, &[&logits], &[&logits])?;
+        }
         let op = OpDescriptor::new("argmax")?.axes(&[1])?;
         let best = self.best.first(key.rows)?;
         ops.add(op, &[&logits], &[&best])?;
@@ -381,12 +424,12 @@ impl ModelDecoder {
     fn attention(
         &self,
         ops: &mut StepRecorder<'_>,
-        layer: &LayerWeights,
-        [keys, values]: &[DeviceTensor; 2],
+        (number, layer): (usize, &LayerWeights),
         step: &StepArguments,
         x: &DeviceTensor,
     ) -> Result<()> {
-        let config = &self.config;
+        let (config, [keys, values]) = (&self.config, &self.cache[number]);
+        let window = config.windows[number];
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
         ops.norm(x, &layer.attention_norm, config.epsilon, &normed)?;
@@ -404,14 +447,20 @@ impl ModelDecoder {
         let q = self.queries.first(tokens)?.reshape(&heads)?;
         let attended = self.attended.first(tokens)?;
         let attended = attended.reshape(&[tokens, config.heads, config.value_length])?;
+        let rotary = config.rotary_of(number as u64);
+        let (frequencies, magnitude) = match rotary.map(|at| &self.weights.rotaries[at]) {
+            Some((frequencies, magnitude)) => (frequencies.clone(), *magnitude),
+            // Nothing is turned.
+            None => (self.no_bias.first(0)?, 1.0),
+        };
         let op = OpDescriptor::new("attention_inputs")?
             .choice("pairs", config.spec.pairs)?
             .number("eps", config.epsilon)?
-            .number("magnitude", self.weights.magnitude)?;
+            .number("magnitude", magnitude)?;
         let mut operands = vec![
             &all,
             &step.position,
-            &self.weights.frequencies,
+            &frequencies,
             &step.place,
             keys,
             values,
@@ -424,22 +473,46 @@ impl ModelDecoder {
                 continue;
             }
             let op = OpDescriptor::new("paged_attention")?
-                .number("window", config.window as f64)?
+                .number("window", window as f64)?
+                .number("scale", config.scale)?
+                .number("limit", config.limits[0])?
                 .choice("products", "cached")?
                 .number("run", run as f64)?;
             let of_part = |it: &DeviceTensor| it.part(part.clone());
-            let operands = [
-                &of_part(&q)?,
-                keys,
-                values,
-                &step.table,
-                &of_part(&step.sequence)?,
-                &of_part(&step.position)?,
-            ];
+            let (q, sequence) = (of_part(&q)?, of_part(&step.sequence)?);
+            let position = of_part(&step.position)?;
+            let operands = [&q, keys, values, &step.table, &sequence, &position];
+            let operands: Vec<&DeviceTensor> = operands.into_iter().chain(&layer.sinks).collect();
             ops.add(op, &operands, &[&of_part(&attended)?])?;
         }
         let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
-        ops.product_onto(&flat, &layer.out, &normed, x)
+        let out = (&layer.out, layer.out_bias.as_ref());
+        match &layer.post_norms {
+            None => ops.product_onto(&flat, out, &normed, x),
+            Some([norm, _]) => {
+                ops.product(&flat, &layer.out, &normed)?;
+                if let Some(bias) = &layer.out_bias {
+                    ops.accumulate(&normed, bias)?;
+                }
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
+    }
+
+    /// x + what attention or the unit gave, by its norm.
+    fn add_normed(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        given: &DeviceTensor,
+        norm: &DeviceTensor,
+        x: &DeviceTensor,
+    ) -> Result<()> {
+        let Some(summand) = &self.summand else {
+            return ops.accumulate(x, given);
+        };
+        let summand = summand.first(x.shape()[0])?;
+        ops.norm(given, norm, self.config.epsilon, &summand)?;
+        ops.accumulate(x, &summand)
     }
 
     fn unit(
@@ -450,25 +523,42 @@ impl ModelDecoder {
     ) -> Result<()> {
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
-        let (gate, up) = (self.gate.first(tokens)?, self.up.first(tokens)?);
+        let (gate_to, up_to) = (self.gate.first(tokens)?, self.up.first(tokens)?);
         let unit = self.config.spec.unit;
+        let post_norm = layer.post_norms.as_ref().map(|[_, norm]| norm);
         ops.norm(x, &layer.unit_norm, self.config.epsilon, &normed)?;
-        match layer.gate.format {
+        let [gate, up, down] = match (&layer.unit, &self.experts) {
+            (UnitWeights::Dense(own), _) => own.as_ref(),
+            (UnitWeights::Experts(experts), Some(memory)) => {
+                // The experts have read the norm when their sum is written.
+                ops.experts(&normed, (experts, &self.config.spec), memory, &normed)?;
+                return match post_norm {
+                    Some(norm) => self.add_normed(ops, &normed, norm, x),
+                    None => ops.accumulate(x, &normed),
+                };
+            }
+            // Memory is reserved where a layer may have experts.
+            (UnitWeights::Experts(_), None) => return Ok(()),
+        };
+        match gate.format {
             MatrixFormat::Blocks(format)
-                if unit == "swiglu"
-                    && layer.up.format == layer.gate.format
-                    && !ops.widens(&normed, &layer.gate) =>
+                if unit == "swiglu" && up.format == gate.format && !ops.widens(&normed, gate) =>
             {
                 let op = of_format("quantised_swiglu", format)?;
-                ops.add(op, &[&normed, &layer.gate.tensor, &layer.up.tensor], &[&up])?;
+                ops.add(op, &[&normed, &gate.tensor, &up.tensor], &[&up_to])?;
             }
             _ => {
-                let parts = [(&layer.gate, gate.clone()), (&layer.up, up.clone())];
-                ops.products(&normed, &parts)?;
-                ops.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
+                ops.products(&normed, &[(gate, gate_to.clone()), (up, up_to.clone())])?;
+                ops.add(OpDescriptor::new(unit)?, &[&up_to, &gate_to], &[&up_to])?;
             }
         }
-        ops.product_onto(&up, &layer.down, &normed, x)
+        match post_norm {
+            None => ops.product_onto(&up_to, (down, None), &normed, x),
+            Some(norm) => {
+                ops.product(&up_to, down, &normed)?;
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
     }
 }
 
@@ -479,193 +569,4 @@ struct StepArguments {
     sequence: DeviceTensor,
     place: DeviceTensor,
     table: DeviceTensor,
-}
-
-/// The ops of a step while they are planned.
-struct StepRecorder<'a> {
-    planner: &'a mut Planner,
-    ops: RecordedOps,
-    narrow: &'a HashMap<Dtype, DeviceTensor>,
-    /// Memory of a matrix, where blocks become wider, and the rows for which they do.
-    wide: Option<(&'a DeviceTensor, u64)>,
-    no_bias: &'a DeviceTensor,
-}
-
-impl StepRecorder<'_> {
-    fn add(
-        &mut self,
-        op: OpDescriptor,
-        operands: &[&DeviceTensor],
-        outputs: &[&DeviceTensor],
-    ) -> Result<()> {
-        self.ops.add(self.planner, op, operands, outputs)
-    }
-
-    /// x / root of the mean of its squares, by the weights, along the last dimension.
-    fn norm(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &DeviceTensor,
-        epsilon: f64,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        let last = x.shape().len() - 1;
-        let op = OpDescriptor::new("rms_norm")?
-            .axes(&[last])?
-            .number("eps", epsilon)?;
-        self.add(op, &[x, weight], &[to])
-    }
-
-    /// x w^T.
-    fn product(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &WeightMatrix,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        self.products(x, &[(weight, to.clone())])
-    }
-
-    /// x w^T of several matrices.
-    fn products(&mut self, x: &DeviceTensor, all: &[(&WeightMatrix, DeviceTensor)]) -> Result<()> {
-        let mut narrowed: Option<(Dtype, DeviceTensor)> = None;
-        for (weight, to) in all {
-            let linear = OpDescriptor::new("linear")?;
-            match weight.format {
-                MatrixFormat::Blocks(format) if self.widens(x, weight) => {
-                    let from = match narrowed.take() {
-                        Some((WIDE, from)) => from,
-                        _ => self.narrowed(x, WIDE)?,
-                    };
-                    let wide = self.widened(weight, format, from.shape()[1])?;
-                    let op = linear.choice("result", "f32")?;
-                    self.add(op, &[&from, &wide], &[to])?;
-                    narrowed = Some((WIDE, from));
-                }
-                MatrixFormat::Blocks(format) => {
-                    let op = of_format("quantised_linear", format)?;
-                    self.add(op, &[x, &weight.tensor], &[to])?;
-                }
-                MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to])?,
-                MatrixFormat::Plain(dtype) => {
-                    let from = match narrowed.take() {
-                        Some((known, from)) if known == dtype => from,
-                        _ => self.narrowed(x, dtype)?,
-                    };
-                    let op = linear.choice("result", "f32")?;
-                    self.add(op, &[&from, &weight.tensor], &[to])?;
-                    narrowed = Some((dtype, from));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether blocks of a matrix become wider first.
-    fn widens(&self, x: &DeviceTensor, weight: &WeightMatrix) -> bool {
-        let (Some((wide, from)), &[rows, inputs]) = (self.wide, x.shape()) else {
-            return false;
-        };
-        let is_block = matches!(weight.format, MatrixFormat::Blocks(_));
-        is_block && rows >= from && inputs * weight.outputs <= wide.shape()[0]
-    }
-
-    /// A matrix of blocks as [`WIDE`]. It lasts until the next one.
-    fn widened(
-        &mut self,
-        weight: &WeightMatrix,
-        format: BlockFormat,
-        inputs: u64,
-    ) -> Result<DeviceTensor> {
-        let Some((memory, _)) = self.wide else {
-            return Err(unsupported(
-                "no memory was reserved for wider weights".to_owned(),
-                "a report of this: it is a defect",
-            ));
-        };
-        let to = memory.first(weight.outputs * inputs)?;
-        let to = to.reshape(&[weight.outputs, inputs])?;
-        let op = of_format("dequantise_blocks", format)?.to(WIDE)?;
-        self.add(op, &[&weight.tensor], &[&to])?;
-        Ok(to)
-    }
-
-    /// Memory of a narrower type.
-    fn reserved(&self, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor> {
-        match self.narrow.get(&dtype) {
-            Some(memory) => memory.first(shape.iter().product())?.reshape(shape),
-            None => Err(unsupported(
-                format!("no memory was reserved for products of {dtype}"),
-                "a report of this: it is a defect",
-            )),
-        }
-    }
-
-    /// A copy of x as a narrower type. It lasts until the next one.
-    fn narrowed(&mut self, x: &DeviceTensor, dtype: Dtype) -> Result<DeviceTensor> {
-        let to = self.reserved(dtype, x.shape())?;
-        self.add(OpDescriptor::new("cast")?.to(dtype)?, &[x], &[&to])?;
-        Ok(to)
-    }
-
-    /// x w^T + y, in y; elsewhere in between, where no op does both.
-    fn product_onto(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &WeightMatrix,
-        between: &DeviceTensor,
-        y: &DeviceTensor,
-    ) -> Result<()> {
-        match weight.format {
-            MatrixFormat::Blocks(format) if !self.widens(x, weight) => {
-                let op = of_format("quantised_linear", format)?;
-                self.add(op, &[x, &weight.tensor, self.no_bias, y], &[y])
-            }
-            _ => {
-                self.product(x, weight, between)?;
-                self.accumulate(y, between)
-            }
-        }
-    }
-
-    /// x + y, in x.
-    fn accumulate(&mut self, x: &DeviceTensor, y: &DeviceTensor) -> Result<()> {
-        self.add(OpDescriptor::new("add")?, &[x, y], &[x])
-    }
-
-    /// Rows of a matrix, as f32.
-    fn choose_rows(
-        &mut self,
-        weight: &WeightMatrix,
-        index: &DeviceTensor,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_embedding", format)?;
-                self.add(op, &[&weight.tensor, index], &[to])
-            }
-            MatrixFormat::Plain(Dtype::F32) => self.add(
-                OpDescriptor::new("embedding")?,
-                &[&weight.tensor, index],
-                &[to],
-            ),
-            MatrixFormat::Plain(dtype) => {
-                let rows = self.reserved(dtype, to.shape())?;
-                self.add(
-                    OpDescriptor::new("embedding")?,
-                    &[&weight.tensor, index],
-                    &[&rows],
-                )?;
-                let cast = OpDescriptor::new("cast")?.to(Dtype::F32)?;
-                self.add(cast, &[&rows], &[to])
-            }
-        }
-    }
-}
-
-/// An op on blocks of a format.
-fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
-    let name = format.name().to_ascii_lowercase();
-    Ok(OpDescriptor::new(op)?.choice("format", &name)?)
 }

@@ -129,7 +129,8 @@ impl Engine {
             (name, _) => name.to_owned(),
         };
         let session = runtime.session(&name, SessionConfig::default())?;
-        let weights = DecoderWeights::load(file, &model, &session, |bytes| progress(bytes, all))?;
+        let of = (&model, context);
+        let weights = DecoderWeights::load(file, of, &session, |bytes| progress(bytes, all))?;
         let arguments = session.alloc(ModelDecoder::argument_layout(&limits)?, Regime::Pool)?;
         let bound = DeviceTensor::of(session.bind(arguments)?);
         let logits_all = session.alloc(

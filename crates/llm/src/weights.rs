@@ -6,8 +6,9 @@ use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
 
-use crate::config::ModelConfig;
+use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
+use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms};
 use crate::recorder::DeviceTensor;
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -39,11 +40,53 @@ pub(crate) struct LayerWeights {
     pub(crate) biases: Option<DeviceTensor>,
     /// Norms of heads of queries and of keys.
     pub(crate) head_norms: Option<[DeviceTensor; 2]>,
+    /// A score without value of each head.
+    pub(crate) sinks: Option<DeviceTensor>,
     pub(crate) out: WeightMatrix,
+    pub(crate) out_bias: Option<DeviceTensor>,
     pub(crate) unit_norm: DeviceTensor,
+    pub(crate) unit: UnitWeights,
+    /// Norms of what attention and the unit give.
+    pub(crate) post_norms: Option<[DeviceTensor; 2]>,
+}
+
+/// Weights of a gated unit.
+#[derive(Debug)]
+pub(crate) enum UnitWeights {
+    /// Of all tokens: matrices of the gate, of what it is multiplied with, and of the result.
+    Dense(Box<[WeightMatrix; 3]>),
+    Experts(Box<ExpertWeights>),
+}
+
+/// Weights of experts, of which each token chooses some.
+#[derive(Debug)]
+pub(crate) struct ExpertWeights {
+    pub(crate) chosen: ExpertConfig,
+    pub(crate) router: WeightMatrix,
+    pub(crate) router_bias: Option<DeviceTensor>,
+    /// Matrices of all experts: of the gate, of what it is multiplied with, and of the result.
     pub(crate) gate: WeightMatrix,
     pub(crate) up: WeightMatrix,
     pub(crate) down: WeightMatrix,
+    /// Biases of the three, of each expert.
+    pub(crate) biases: Option<[DeviceTensor; 3]>,
+    /// Matrices of an expert of all tokens, whose result is added.
+    pub(crate) shared: Option<[WeightMatrix; 3]>,
+}
+
+impl LayerWeights {
+    /// Matrices by which all tokens are multiplied.
+    pub(crate) fn matrices(&self) -> Vec<&WeightMatrix> {
+        let mut all: Vec<&WeightMatrix> = self.attention.iter().chain([&self.out]).collect();
+        match &self.unit {
+            UnitWeights::Dense(own) => all.extend(own.iter()),
+            UnitWeights::Experts(experts) => {
+                all.push(&experts.router);
+                all.extend(experts.shared.iter().flatten());
+            }
+        }
+        all
+    }
 }
 
 /// Weights of a decoder.
@@ -53,27 +96,47 @@ pub(crate) struct DecoderWeights {
     pub(crate) layers: Vec<LayerWeights>,
     pub(crate) norm: DeviceTensor,
     pub(crate) head: WeightMatrix,
-    pub(crate) frequencies: DeviceTensor,
-    pub(crate) magnitude: f64,
+    /// Frequencies of pairs and the factor of sines and cosines, of each of the rotations.
+    pub(crate) rotaries: Vec<(DeviceTensor, f64)>,
     pub(crate) vocabulary: u64,
 }
 
-/// A matrix as the file has it.
+/// A matrix as the file has it, or one of each expert.
 #[derive(Clone, Copy)]
 struct FileMatrix<'a> {
     bytes: &'a [u8],
     format: MatrixFormat,
     /// Of what lies in memory.
     dtype: Dtype,
+    /// Number of experts; 1 for a matrix.
+    experts: u64,
     outputs: u64,
     /// Elements of that type in a row.
     row: u64,
+}
+
+impl FileMatrix<'_> {
+    /// The first rows, and the others.
+    fn parted(self, first: u64) -> [Self; 2] {
+        let bytes = (first * self.row * self.dtype.bytes()) as usize;
+        let (before, behind) = self.bytes.split_at(bytes.min(self.bytes.len()));
+        let part = |bytes, outputs| Self {
+            bytes,
+            outputs,
+            ..self
+        };
+        [
+            part(before, first),
+            part(behind, self.outputs.saturating_sub(first)),
+        ]
+    }
 }
 
 /// Reader of tensors, which checks their shapes.
 struct WeightLoader<'a> {
     model: &'a ModelFile,
     session: &'a Session,
+    architecture: &'a str,
 }
 
 fn upload(session: &Session, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<DeviceTensor> {
@@ -89,7 +152,18 @@ fn upload_floats(session: &Session, values: &[f32]) -> Result<DeviceTensor> {
 
 impl<'a> WeightLoader<'a> {
     fn tensor(&self, name: &str) -> Result<StoredTensor<'a>> {
-        Ok(self.model.tensor(name)?)
+        self.model.tensor(name).map_err(|error| match error {
+            fercuda_modelfile::Error::NoTensor { .. } => self.missing(name),
+            error => error.into(),
+        })
+    }
+
+    fn missing(&self, name: &str) -> LlmError {
+        let architecture = self.architecture;
+        unsupported(
+            format!("the file does not have {name}, which {architecture} needs"),
+            "a file with all tensors of its architecture, as a current converter writes it",
+        )
     }
 
     fn has(&self, name: &str) -> bool {
@@ -110,26 +184,49 @@ impl<'a> WeightLoader<'a> {
         Ok(tensor.decode()?)
     }
 
+    /// A vector, as f32, if the file has it or must have it.
+    fn optional(&self, name: &str, length: u64, is_needed: bool) -> Result<Option<DeviceTensor>> {
+        match is_needed || self.has(name) {
+            true => Ok(Some(self.vector(name, length)?)),
+            false => Ok(None),
+        }
+    }
+
     /// A matrix of so many inputs, and outputs, if they are known.
     fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
+        self.matrices(name, None, inputs, outputs)
+    }
+
+    /// Matrices of experts, or one.
+    fn matrices(
+        &self,
+        name: &str,
+        experts: Option<u64>,
+        inputs: u64,
+        outputs: Option<u64>,
+    ) -> Result<FileMatrix<'a>> {
         let tensor = self.tensor(name)?;
         let damaged = |shape: &[u64]| {
             let wanted = outputs.map_or("any".to_owned(), |it| it.to_string());
-            let what = format!("{name} is {shape:?}, not [{wanted}, {inputs}]");
+            let of = experts.map_or(String::new(), |it| format!("{it}, "));
+            let what = format!("{name} is {shape:?}, not [{of}{wanted}, {inputs}]");
             unsupported(what, "another file: this one is damaged")
         };
-        let &[own, width] = tensor.shape.as_slice() else {
-            return Err(damaged(&tensor.shape));
+        let (own, width) = match (experts, tensor.shape.as_slice()) {
+            (None, &[own, width]) => (own, width),
+            (Some(experts), &[all, own, width]) if all == experts => (own, width),
+            _ => return Err(damaged(&tensor.shape)),
         };
         if width != inputs || own == 0 || outputs.is_some_and(|it| it != own) {
             return Err(damaged(&tensor.shape));
         }
+        let rows = own * experts.unwrap_or(1);
         let (format, dtype, row) = match tensor.kind {
             TensorType::Scalar(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::Bf16)) => {
                 (MatrixFormat::Plain(dtype), dtype, width)
             }
             TensorType::Block(format) => {
-                let row = tensor.bytes.len() as u64 / own;
+                let row = tensor.bytes.len() as u64 / rows;
                 (MatrixFormat::Blocks(format), Dtype::U8, row)
             }
             kind => {
@@ -143,8 +240,25 @@ impl<'a> WeightLoader<'a> {
             bytes: tensor.bytes,
             format,
             dtype,
+            experts: experts.unwrap_or(1),
             outputs: own,
             row,
+        })
+    }
+
+    /// Uploads matrices of experts.
+    fn of_experts(&self, matrix: FileMatrix<'_>) -> Result<WeightMatrix> {
+        let FileMatrix {
+            experts,
+            outputs,
+            row,
+            ..
+        } = matrix;
+        let shape = [experts, outputs, row];
+        Ok(WeightMatrix {
+            tensor: upload(self.session, matrix.dtype, &shape, matrix.bytes)?,
+            format: matrix.format,
+            outputs,
         })
     }
 
@@ -179,64 +293,192 @@ impl<'a> WeightLoader<'a> {
         self.joined(&[self.matrix(name, inputs, outputs)?])
     }
 
-    fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {
-        let name = |part: &str| format!("blk.{layer}.{part}");
+    /// Products for queries, keys and values: one matrix, or three.
+    fn attention(&self, config: &ModelConfig, layer: u64) -> Result<Vec<WeightMatrix>> {
         let hidden = config.hidden;
-        let of_q = config.heads * config.key_length;
-        let of_k = config.shared_heads * config.key_length;
-        let of_v = config.shared_heads * config.value_length;
-        let values = config.heads * config.value_length;
-        let file = |part: &str, inputs, outputs| {
-            self.matrix(&name(&format!("{part}.weight")), inputs, Some(outputs))
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let [q, k, v] = of_heads(config);
+        if self.has(&name("attn_qkv")) {
+            return self.upload(&[self.matrix(&name("attn_qkv"), hidden, Some(q + k + v))?]);
+        }
+        self.upload(&[
+            self.matrix(&name("attn_q"), hidden, Some(q))?,
+            self.matrix(&name("attn_k"), hidden, Some(k))?,
+            self.matrix(&name("attn_v"), hidden, Some(v))?,
+        ])
+    }
+
+    /// Biases of these products, one after another.
+    fn attention_biases(&self, config: &ModelConfig, layer: u64) -> Result<Option<DeviceTensor>> {
+        let name = |part: &str| format!("blk.{layer}.{part}.bias");
+        let lengths = of_heads(config);
+        if self.has(&name("attn_qkv")) {
+            return Ok(Some(self.vector(&name("attn_qkv"), lengths.iter().sum())?));
+        }
+        if config.spec.biases == BiasedProducts::None && !self.has(&name("attn_q")) {
+            return Ok(None);
+        }
+        let mut all = Vec::new();
+        for (part, length) in ["attn_q", "attn_k", "attn_v"].iter().zip(lengths) {
+            all.extend(self.floats(&name(part), length)?);
+        }
+        Ok(Some(upload_floats(self.session, &all)?))
+    }
+
+    fn unit(&self, config: &ModelConfig, layer: u64) -> Result<UnitWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let (hidden, inner) = (config.hidden, config.feed_forward);
+        if let Some(chosen) = config.experts
+            && (inner == 0 || self.has(&name("ffn_gate_inp")) || !self.has(&name("ffn_down")))
+        {
+            let experts = self.experts(config, chosen, layer)?;
+            return Ok(UnitWeights::Experts(Box::new(experts)));
+        }
+        let [gate, up] = match self.has(&name("ffn_gate")) {
+            true => [
+                self.matrix(&name("ffn_gate"), hidden, Some(inner))?,
+                self.matrix(&name("ffn_up"), hidden, Some(inner))?,
+            ],
+            // Both in one.
+            false => {
+                let both = self.matrix(&name("ffn_up"), hidden, Some(2 * inner));
+                both.map_err(|error| match self.has(&name("ffn_up")) {
+                    true => unsupported(
+                        format!("the file does not have {}, and {error}", name("ffn_gate")),
+                        "a file that has all tensors of its architecture",
+                    ),
+                    false => error,
+                })?
+                .parted(inner)
+            }
         };
-        let matrix = |part: &str, inputs, outputs| {
-            self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
-        };
-        let vector = |part: &str, length| self.vector(&name(part), length);
-        let biases = match config.spec.has_biases || self.has(&name("attn_q.bias")) {
+        Ok(UnitWeights::Dense(Box::new([
+            self.joined(&[gate])?,
+            self.joined(&[up])?,
+            self.single(&name("ffn_down"), inner, Some(hidden))?,
+        ])))
+    }
+
+    fn experts(
+        &self,
+        config: &ModelConfig,
+        chosen: ExpertConfig,
+        layer: u64,
+    ) -> Result<ExpertWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (hidden, inner, count) = (config.hidden, chosen.feed_forward, chosen.count);
+        let parts = [
+            ("ffn_gate_exps", hidden, inner),
+            ("ffn_up_exps", hidden, inner),
+            ("ffn_down_exps", inner, hidden),
+        ];
+        let [gate, up, down] = parts.map(|(part, inputs, outputs)| {
+            let name = name(&format!("{part}.weight"));
+            self.of_experts(self.matrices(&name, Some(count), inputs, Some(outputs))?)
+        });
+        let is_biased = config.spec.biases == BiasedProducts::All;
+        let biases = match is_biased || self.has(&name("ffn_gate_exps.bias")) {
             true => {
-                let mut all = Vec::new();
-                for (part, length) in [("q", of_q), ("k", of_k), ("v", of_v)] {
-                    all.extend(self.floats(&name(&format!("attn_{part}.bias")), length)?);
-                }
-                Some(upload_floats(self.session, &all)?)
+                let [gate, up, down] = parts.map(|(part, _, outputs)| {
+                    let bias = self.vector(&name(&format!("{part}.bias")), count * outputs)?;
+                    bias.reshape(&[count, outputs])
+                });
+                Some([gate?, up?, down?])
             }
             false => None,
         };
-        let head_norms = match config.spec.has_head_norms {
-            true => Some([
-                vector("attn_q_norm.weight", config.key_length)?,
-                vector("attn_k_norm.weight", config.key_length)?,
-            ]),
+        let shared = match self.has(&name("ffn_gate_shexp.weight")) {
+            true => {
+                let single = |part: &str, inputs, outputs| {
+                    self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
+                };
+                Some([
+                    single("ffn_gate_shexp", hidden, inner)?,
+                    single("ffn_up_shexp", hidden, inner)?,
+                    single("ffn_down_shexp", inner, hidden)?,
+                ])
+            }
+            false if config.spec.weighting == ExpertWeighting::SigmoidBefore => {
+                return Err(self.missing(&name("ffn_gate_shexp.weight")));
+            }
             false => None,
         };
-        Ok(LayerWeights {
-            attention_norm: vector("attn_norm.weight", hidden)?,
-            attention: self.upload(&[
-                file("attn_q", hidden, of_q)?,
-                file("attn_k", hidden, of_k)?,
-                file("attn_v", hidden, of_v)?,
-            ])?,
+        Ok(ExpertWeights {
+            shared,
+            chosen,
+            router: self.single(&name("ffn_gate_inp.weight"), hidden, Some(count))?,
+            router_bias: self.optional(&name("ffn_gate_inp.bias"), count, is_biased)?,
+            gate: gate?,
+            up: up?,
+            down: down?,
             biases,
-            head_norms,
-            out: matrix("attn_output", values, hidden)?,
-            unit_norm: vector("ffn_norm.weight", hidden)?,
-            gate: matrix("ffn_gate", hidden, config.feed_forward)?,
-            up: matrix("ffn_up", hidden, config.feed_forward)?,
-            down: matrix("ffn_down", config.feed_forward, hidden)?,
+        })
+    }
+
+    fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (spec, hidden) = (&config.spec, config.hidden);
+        let values = config.heads * config.value_length;
+        let norm = |part: &str, length| self.vector(&name(&format!("{part}.weight")), length);
+        let norms = |parts: [&str; 2], length| -> Result<[DeviceTensor; 2]> {
+            Ok([norm(parts[0], length)?, norm(parts[1], length)?])
+        };
+        let head_norms = ["attn_q_norm", "attn_k_norm"];
+        let post_norms = ["post_attention_norm", "post_ffw_norm"];
+        let is_biased = spec.biases == BiasedProducts::All;
+        Ok(LayerWeights {
+            attention_norm: norm("attn_norm", hidden)?,
+            attention: self.attention(config, layer)?,
+            biases: self.attention_biases(config, layer)?,
+            head_norms: match config.head_norms_of(layer) {
+                HeadNorms::Weighted => Some(norms(head_norms, config.key_length)?),
+                HeadNorms::Plain { .. } => {
+                    let ones = vec![1.0; config.key_length as usize];
+                    let ones = upload_floats(self.session, &ones)?;
+                    Some([ones.clone(), ones])
+                }
+                HeadNorms::None => None,
+            },
+            sinks: match spec.has_sinks {
+                true => Some(norm("attn_sinks", config.heads)?),
+                false => None,
+            },
+            out: self.single(&name("attn_output.weight"), values, Some(hidden))?,
+            out_bias: self.optional(&name("attn_output.bias"), hidden, is_biased)?,
+            unit_norm: norm(spec.unit_norm, hidden)?,
+            unit: self.unit(config, layer)?,
+            post_norms: match spec.has_post_norms {
+                true => Some(norms(post_norms, hidden)?),
+                false => None,
+            },
         })
     }
 }
 
+/// Elements of all queries, keys and values of a token.
+fn of_heads(config: &ModelConfig) -> [u64; 3] {
+    let shared = config.shared_heads;
+    [
+        config.heads * config.key_length,
+        shared * config.key_length,
+        shared * config.value_length,
+    ]
+}
+
 impl DecoderWeights {
-    /// Uploads the weights of a file; `progress` gets the bytes of each layer when they are there.
+    /// Uploads the weights of a file for requests of that context; `progress` gets the bytes of
+    /// each layer when they are there.
     pub(crate) fn load(
         model: &ModelFile,
-        config: &ModelConfig,
+        (config, context): (&ModelConfig, u64),
         session: &Session,
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
-        let loader = WeightLoader { model, session };
+        let loader = WeightLoader {
+            model,
+            session,
+            architecture: &config.architecture,
+        };
         let embedding = loader.single("token_embd.weight", config.hidden, None)?;
         let vocabulary = embedding.outputs;
         let head = match loader.has("output.weight") {
@@ -250,14 +492,17 @@ impl DecoderWeights {
             layers.push(loader.layer(config, layer)?);
             progress(session.held_bytes());
         }
-        let (frequencies, magnitude) = config.rotary.frequencies();
+        let rotaries = config.rotaries.iter().map(|rotary| {
+            let (frequencies, magnitude) = rotary.frequencies(context);
+            Ok((upload_floats(session, &frequencies)?, magnitude))
+        });
+        let rotaries: Result<Vec<(DeviceTensor, f64)>> = rotaries.collect();
         Ok(Self {
             embedding,
             layers,
             norm: loader.vector("output_norm.weight", config.hidden)?,
             head,
-            frequencies: upload_floats(session, &frequencies)?,
-            magnitude,
+            rotaries: rotaries?,
             vocabulary,
         })
     }

@@ -8,8 +8,8 @@ use crate::native_algebra;
 use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{
-    native_attention, native_box, native_class, native_norm, native_quant, native_segment,
-    native_small, native_sort, native_update, native_window,
+    native_attention, native_box, native_class, native_expert, native_norm, native_quant,
+    native_segment, native_small, native_sort, native_update, native_window,
 };
 
 /// A new descriptor of the op, and random operands.
@@ -43,6 +43,9 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Optimiser {
         return native_update::operands_of(random, op, dtype);
+    }
+    if row.name == "expert_linear" {
+        return native_expert::of_floats(random, op, dtype);
     }
     if native_quant::is_of_blocks(row) {
         return native_quant::operands_of(random, row, dtype);
