@@ -110,7 +110,7 @@ fn tile_operands(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor,
     let heads = shared * [1, 2, 3, 7, 8, 12][random.usize(..6)];
     let (sequences, own) = (random.u64(1..4), random.u64(1..400_u64.div_ceil(places)));
     // What is expected is computed one product after another.
-    let most = (600_000 / (heads * (length + value_length) * own * places)).clamp(1, 70);
+    let most = (200_000 / (heads * (length + value_length) * own * places)).clamp(1, 70);
     let (tokens, blocks) = (random.u64(1..=most), random.u64(1..9) + sequences * own / 2);
     let cached = [Dtype::F16, Dtype::Bf16][random.usize(..2)];
     let dtype = [Dtype::F32, cached][random.usize(..2)];
