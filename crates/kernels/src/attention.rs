@@ -1,9 +1,9 @@
 //! Attention over cached keys and values, rotary positions, and what is stored in a cache.
 //!
-//! `attention.cu` and `flash_attention.cu` read queries, keys and values by numbers below the extents
-//! of their views. What comes from memory is compared first: a position with the table's room, a
-//! sequence with its rows, a block with those of the cache, a place that is stored to with all of
-//! them.
+//! `attention.cu` and `flash_attention.cu` read queries, keys and values by numbers below the
+//! extents of their views. What comes from memory is compared first: a position with the table's
+//! room, a sequence with its rows, a block with those of the cache, a place that is stored to with
+//! all of them.
 
 use fercuda_tensor::Dtype;
 

@@ -1,7 +1,7 @@
 //! Queries, keys and values on their way to attention, in one launch.
 //!
-//! `head_inputs.cu` reads and writes elements by numbers below the extents of their views; the place
-//! of a token in the cache, which comes from memory, is compared with all places first.
+//! `head_inputs.cu` reads and writes elements by numbers below the extents of their views; the
+//! place of a token in the cache, which comes from memory, is compared with all places first.
 
 use fercuda_tensor::Dtype;
 
@@ -113,8 +113,8 @@ fn stride(view: &MemoryView) -> u64 {
 }
 
 /// Adds the norms of heads, if there are weights of them, the rotation of queries and keys by their
-/// positions, and the storing of keys and values. If a result is a part of the cache itself, nothing
-/// else of it is copied. Of tokens with one place, one is stored.
+/// positions, and the storing of keys and values. If a result is the cache itself, nothing else of
+/// it is copied. Of tokens with one place, one is stored.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together, [`KernelError::TooMany`].

@@ -14,8 +14,8 @@ use crate::sampler::{SamplerConfig, TokenSampler};
 pub struct EngineConfig {
     /// Name of its session, the tenant in the ledger; empty for one by the model's name.
     pub session: String,
-    /// Most tokens of a step, rounded up to a power of two; `None` for the device's default. It is at
-    /// least twice the number of requests.
+    /// Most tokens of a step, rounded up to a power of two, and at least twice the number of
+    /// requests; `None` for the device's default.
     pub batch_tokens: Option<u64>,
     /// Most requests at once.
     pub requests: u64,
