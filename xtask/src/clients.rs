@@ -51,6 +51,8 @@ pub(crate) struct Built {
     hook: PathBuf,
     /// The hook's own tests.
     pub suite: PathBuf,
+    /// The program `fercuda`.
+    pub program: PathBuf,
     /// Ledgers of governed clients, a folder for each.
     ledgers: PathBuf,
 }
@@ -180,6 +182,21 @@ fn made(profile: &str) -> Result<Vec<Artifact>> {
     )
 }
 
+/// The program `fercuda` among what was built.
+fn program(made: &[Artifact]) -> Result<PathBuf> {
+    let mut programs = made
+        .iter()
+        .filter(|it| it.package == "cli" && it.target == "fercuda" && !it.is_test);
+    let program = programs.find_map(|it| it.executable.clone());
+    program.context("fercuda-cli built no program `fercuda`")
+}
+
+/// Builds the program `fercuda` alone, optimised.
+pub(crate) fn build_program() -> Result<PathBuf> {
+    let package = ["--locked", "--release", "--package", "fercuda-cli"];
+    program(&cargo::artifacts("build", &package)?)
+}
+
 /// Builds what the clients run over.
 pub(crate) fn build() -> Result<Built> {
     // As the tests were built: nothing is compiled twice, and their assertions hold.
@@ -197,6 +214,7 @@ pub(crate) fn build() -> Result<Built> {
         drop_in: place_drop_in(cargo::library(&made, "dropin")?)?,
         hook: cargo::library(&made, "hook")?.to_owned(),
         suite,
+        program: program(&made)?,
         ledgers,
     })
 }

@@ -29,6 +29,7 @@ mod packages;
 mod profile;
 mod projects;
 mod python;
+mod real_model;
 mod record;
 mod release;
 mod rust_tenants;

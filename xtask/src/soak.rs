@@ -3,7 +3,8 @@
 //! Among them are mutations of kept inputs for every reader of untrusted bytes, 1e8 in a round,
 //! and where a nightly compiler has the tools the same readers under a fuzzer (`fuzz-` and the
 //! name of a target) and tests under Miri (`miri-` and the name of a crate). Where the tools are
-//! missing, that is said, and the rest is done.
+//! missing, that is said, and the rest is done. A real model generates all tokens that are known
+//! of llama.cpp (`real_model`).
 //!
 //! Each round runs all kinds with `FERCUDA_BUDGET=soak` and fresh seeds. A kind that fails leaves
 //! its seed in `tests/regressions` of its crate, where each later run of its test finds it; a fuzz
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::setup::{self, Venv};
-use crate::{cargo, shell};
+use crate::{cargo, clients, real_model, shell};
 
 /// How a kind of work is run.
 struct Kind {
@@ -257,13 +258,15 @@ enum SoakWork {
     Seeded(&'static Kind),
     Fuzz(&'static fuzz::FuzzTarget),
     Miri(&'static miri::MiriTests),
+    Model,
 }
 
 fn all_works() -> Vec<SoakWork> {
     let seeded = KINDS.iter().map(SoakWork::Seeded);
     let fuzz = fuzz::TARGETS.iter().map(SoakWork::Fuzz);
     let miri = miri::TESTS.iter().map(SoakWork::Miri);
-    seeded.chain(fuzz).chain(miri).collect()
+    let model = std::iter::once(SoakWork::Model);
+    seeded.chain(fuzz).chain(miri).chain(model).collect()
 }
 
 impl SoakWork {
@@ -272,13 +275,14 @@ impl SoakWork {
             SoakWork::Seeded(kind) => kind.work.to_owned(),
             SoakWork::Fuzz(target) => format!("fuzz-{}", target.name),
             SoakWork::Miri(tests) => format!("miri-{}", tests.name),
+            SoakWork::Model => "smollm2".to_owned(),
         }
     }
 
     /// What to install before it can be run; `None` if it can.
     fn missing(&self) -> Option<&'static str> {
         match self {
-            SoakWork::Seeded(_) => None,
+            SoakWork::Seeded(_) | SoakWork::Model => None,
             SoakWork::Fuzz(_) => fuzz::missing(),
             SoakWork::Miri(_) => miri::missing(),
         }
@@ -295,6 +299,12 @@ impl SoakWork {
             SoakWork::Miri(tests) => {
                 let passed = miri::run(tests)?;
                 Ok((!passed).then(|| "what Miri printed names the line".to_owned()))
+            }
+            SoakWork::Model => {
+                let venv = &setup::run(false)?;
+                let program = clients::build_program()?;
+                let failed = real_model::test(venv, &program, usize::MAX)?.failed;
+                Ok((failed > 0).then(|| format!("{failed} prompts, whose tokens are above")))
             }
         }
     }

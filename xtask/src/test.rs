@@ -13,8 +13,10 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::count::Count;
 use crate::projects::{self, Amount};
 use crate::setup::{Venv, environment};
-use crate::{cargo, clients, packages, python, setup, shell};
+use crate::{cargo, clients, packages, python, real_model, setup, shell};
 
+/// Tokens of a real model that are generated behind each prompt.
+const FEW_TOKENS: usize = 8;
 /// What the package in `python/` is called here.
 const PYTHON: &str = "python";
 
@@ -49,14 +51,17 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
                 let mut suites = clients::run_clients(&venv, &built)?;
                 let selection = projects::run_all(&venv, built.drop_in(), Amount::Selection);
                 suites.extend(selection?);
-                anyhow::Ok(suites)
+                let model = real_model::test(&venv, &built.program, FEW_TOKENS)?;
+                anyhow::Ok((suites, model))
             });
             (python::test(&venv, built.drop_in()), foreign.join())
         });
         let foreign = foreign.map_err(|_| anyhow!("the foreign clients' thread panicked"))?;
-        for suite in foreign? {
+        let (foreign, model) = foreign?;
+        for suite in foreign {
             suites.insert(suite.title(), suite.count);
         }
+        suites.insert("SmolLM2 beside llama.cpp".to_owned(), model);
         suites.extend(python?);
         println!(
             "-- foreign clients and Python package: {} s",

@@ -14,7 +14,7 @@ use fastrand::Rng;
 use fercuda_pool::{AllocLayout, BlockAllocator, SetId, Span, UNIT_BYTES};
 use serde::Serialize;
 
-use crate::llm::{self, bench::ModelBenchArgs};
+use crate::llm::{self, bench::ModelBenchArgs, perplexity::PerplexityArgs};
 use crate::memory::{
     Allocator, AsyncAllocator, DeviceUnderTest, Latencies, PoolAllocator, SyncAllocator, latency,
 };
@@ -33,6 +33,7 @@ pub(crate) struct Args {
 enum BenchCommand {
     Alloc(AllocArgs),
     Model(ModelBenchArgs),
+    Perplexity(PerplexityArgs),
 }
 
 /// Measures the latency of an allocation and its free, and of pool growth.
@@ -120,6 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let args = match &args.what {
         BenchCommand::Alloc(args) => args,
         BenchCommand::Model(args) => return llm::bench::run(args),
+        BenchCommand::Perplexity(args) => return llm::perplexity::run(args),
     };
     let threads = usize::from(args.threads);
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;

@@ -217,29 +217,7 @@ impl Engine {
     /// # Errors
     /// [`LlmError::Request`] of one that can never run.
     pub fn add(&mut self, request: GenerationRequest) -> Result<RequestId> {
-        let refused = |what: String, advice: &str| {
-            Err(LlmError::Request {
-                what,
-                advice: advice.to_owned(),
-            })
-        };
-        let count = request.tokens.len() as u64;
-        if count == 0 {
-            return refused("a prompt without tokens".to_owned(), "one token at least");
-        }
-        if count > self.context {
-            let what = format!("a prompt of {count} tokens in {} positions", self.context);
-            return refused(what, "a shorter prompt, or a larger context");
-        }
-        let vocabulary = self.decoder.vocabulary();
-        if let Some(token) = request
-            .tokens
-            .iter()
-            .find(|it| u64::from(**it) >= vocabulary)
-        {
-            let what = format!("token {token} of a vocabulary of {vocabulary}");
-            return refused(what, "tokens of this model's tokenizer");
-        }
+        self.check_tokens(&request.tokens)?;
         let id = RequestId(self.next);
         self.next += 1;
         self.waiting.push_back(RunningRequest {
@@ -257,6 +235,93 @@ impl Engine {
             row: 0,
         });
         Ok(id)
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        let count = tokens.len() as u64;
+        if count == 0 {
+            return refused("a prompt without tokens", "one token at least");
+        }
+        if count > self.context {
+            let what = format!("a prompt of {count} tokens in {} positions", self.context);
+            return refused(what, "a shorter prompt, or a larger context");
+        }
+        let vocabulary = self.decoder.vocabulary();
+        match tokens.iter().find(|it| u64::from(**it) >= vocabulary) {
+            Some(token) => {
+                let what = format!("token {token} of a vocabulary of {vocabulary}");
+                refused(what, "tokens of this model's tokenizer")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Logarithms of the probabilities of tokens, each behind all before it: of the second one and
+    /// of those that follow. As many are computed at once as requests may run.
+    ///
+    /// # Errors
+    /// [`LlmError::Request`] of tokens that do not fit, or while requests are there; else as
+    /// [`Engine::step`].
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.check_tokens(tokens)?;
+        if !self.is_idle() {
+            return refused("scores while requests run", "when they have ended");
+        }
+        let wanted = tokens.len().div_ceil(PLACES as usize);
+        let blocks: Vec<u32> = std::iter::from_fn(|| self.pool.take())
+            .take(wanted)
+            .collect();
+        let scores = match blocks.len() == wanted {
+            true => self.score_in(tokens, &blocks),
+            false => {
+                let what = format!("{} tokens in {} blocks", tokens.len(), blocks.len());
+                refused(what, "a larger cache")
+            }
+        };
+        self.pool.give_back(blocks);
+        scores
+    }
+
+    fn score_in(&mut self, tokens: &[u32], blocks: &[u32]) -> Result<Vec<f32>> {
+        let vocabulary = self.decoder.vocabulary() as usize;
+        let mut scores = Vec::new();
+        for first in (0..tokens.len()).step_by(self.limits.requests as usize) {
+            let own = &tokens[first..tokens.len().min(first + self.limits.requests as usize)];
+            let block = &mut self.arguments.1;
+            block.clear();
+            for (to, own) in block.table(0).iter_mut().zip(blocks) {
+                *to = own.cast_signed();
+            }
+            for (at, token) in own.iter().enumerate() {
+                let position = first + at;
+                block.set_token(at, token.cast_signed(), position as i32, 0);
+                let place = blocks[position / PLACES as usize] * PLACES as u32;
+                let place = place + (position % PLACES as usize) as u32;
+                block.set_place(at, place.cast_signed());
+                block.set_row(at, at as i32);
+            }
+            let rows = (own.len() as u64).next_power_of_two();
+            let key = StepKey {
+                singles: 0,
+                runs: rows,
+                rows,
+            };
+            let (id, block) = &self.arguments;
+            self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+            self.prepare(key)?;
+            self.run(key)?;
+            let of_rows = self.logits_of(rows)?;
+            let logits: Vec<f32> = self.session.download(of_rows)?;
+            let followers = tokens[first + 1..].iter();
+            for (logits, token) in logits.chunks(vocabulary).take(own.len()).zip(followers) {
+                let score = logits[*token as usize] - log_sum(logits);
+                if score.is_nan() {
+                    return Err(LlmError::NotNumbers);
+                }
+                scores.push(score);
+            }
+        }
+        Ok(scores)
     }
 
     /// Takes a request back; returns whether it was there.
@@ -685,6 +750,13 @@ impl Engine {
         }
         events
     }
+}
+
+fn refused<T>(what: impl Into<String>, advice: &str) -> Result<T> {
+    Err(LlmError::Request {
+        what: what.into(),
+        advice: advice.to_owned(),
+    })
 }
 
 /// Number of tokens for requests with one each: a power of two, or none.

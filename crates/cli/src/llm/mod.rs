@@ -5,6 +5,7 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod generate;
+pub(crate) mod perplexity;
 pub(crate) mod serve;
 
 use std::path::{Path, PathBuf};

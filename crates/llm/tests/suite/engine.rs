@@ -601,3 +601,31 @@ fn weights_that_are_no_numbers_end_their_requests() {
         assert!(engine.is_idle());
     }
 }
+
+#[test]
+fn scores_are_probabilities_of_each_token_behind_the_others() {
+    let mut random = fercuda_trials::rng();
+    let model = TinyModel::random(&mut random, sizes("qwen3"));
+    let mut engine = engine(&model, &config("scores"));
+    for length in [1, 2, 30] {
+        let tokens = prompt(&mut random, length);
+        let scores = engine.score(&tokens).unwrap();
+        assert_eq!(scores.len(), length - 1);
+        for (at, score) in scores.iter().enumerate() {
+            let wanted = model.log_probabilities(&tokens[..=at])[tokens[at + 1] as usize];
+            let off = (f64::from(*score) - wanted).abs();
+            assert!(
+                off < 1e-4,
+                "token {at} of {tokens:?}: {score}, not {wanted}"
+            );
+        }
+    }
+    let long = vec![0; 97];
+    let error = engine.score(&long).unwrap_err().to_string();
+    assert!(error.contains("97 tokens"), "{error}");
+    engine.add(request(&[1], 2)).unwrap();
+    let error = engine.score(&[1, 2]).unwrap_err().to_string();
+    assert!(error.contains("while requests run"), "{error}");
+    let (.., free, blocks) = engine.load_figures();
+    assert_eq!(free, blocks);
+}
