@@ -16,7 +16,7 @@ use crate::setup::{Venv, environment};
 use crate::{cargo, clients, packages, python, real_model, setup, shell};
 
 /// Tokens of a real model that are generated behind each prompt.
-const FEW_TOKENS: usize = 8;
+const FEW_TOKENS: usize = 4;
 /// What the package in `python/` is called here.
 const PYTHON: &str = "python";
 
