@@ -8,6 +8,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::dates::strftime;
+use super::limits::add_limits;
 use super::methods::{MARKS, call_method, check_format, joined, strip};
 use super::python::{JsonStyle, check_length, is_tuple, python_json, python_str};
 use super::source::{EACH, PERCENT};
@@ -196,6 +197,7 @@ pub(crate) fn environment() -> Environment<'static> {
         };
         format(FormatStyle::Printf, text, &operands)
     });
+    add_limits(&mut made);
     made
 }
 
