@@ -272,6 +272,45 @@ fn models_and_options_that_do_not_fit_are_refused() {
     );
 }
 
+/// Where a compiler is installed besides, the server has to answer.
+#[test]
+fn a_server_without_a_compiler_ends_before_it_says_its_address() {
+    let (folder, file) = tiny("Q8_0");
+    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["serve", path(&file), "--port", "0"])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .env("HOME", folder.path())
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("FERCUDA_WHEELS")
+        .env_remove("FERCUDA_PYTHON")
+        .env_remove("FERCUDA_NVRTC")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("fercuda runs");
+    let mut line = String::new();
+    let stdout = server.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("text");
+    if let Some(address) = line.trim().strip_prefix("tiny at http://") {
+        let body = json!({ "prompt": "x", "max_tokens": 1 });
+        let answer = post(address, "/v1/completions", &body);
+        kill_process(Pid::from_child(&server), Signal::TERM).expect("a signal");
+        let (head, answer) = answer.expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
+    }
+    let done = server.wait_with_output().expect("it ends");
+    let error = text(&done.stderr);
+    match line.is_empty() {
+        true => {
+            assert_eq!(done.status.code(), Some(1), "{error}");
+            assert!(error.contains("cannot be computed"), "{error}");
+            assert!(error.contains("\ntry: "), "{error}");
+        }
+        false => assert_eq!(done.status.code(), Some(0), "{error}"),
+    }
+}
+
 #[test]
 fn a_served_model_answers_as_the_command_line_does_and_ends_by_signals() {
     let (_folder, file) = tiny("Q8_0");

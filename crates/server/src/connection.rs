@@ -31,6 +31,9 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(500);
 const REFUSAL: &str = "{\"error\":{\"message\":\"too many connections; try again later\",\
     \"type\":\"server_error\",\"param\":null,\"code\":\"connections\"}}";
 
+/// What a request for the server's health begins with.
+const HEALTH: &[u8] = b"GET /health";
+
 /// Status and JSON of the server's health.
 pub(crate) struct HealthReply(pub(crate) Box<dyn Fn() -> (u16, String) + Send + Sync>);
 
@@ -42,7 +45,7 @@ impl fmt::Debug for HealthReply {
 
 /// Whether what a client has sent asks for the server's health.
 fn asks_health(request: &[u8]) -> bool {
-    let path = request.strip_prefix(b"GET /health");
+    let path = request.strip_prefix(HEALTH);
     path.is_some_and(|it| matches!(it.first(), Some(b' ' | b'?')))
 }
 
@@ -51,14 +54,24 @@ fn asks_health(request: &[u8]) -> bool {
 /// is reset, and the refusal lost.
 async fn refuse(stream: TcpStream, health: Arc<HealthReply>) -> io::Result<()> {
     let mut bytes = [0; 1024];
+    let mut count = 0;
     let first = async {
-        stream.readable().await?;
-        stream.try_read(&mut bytes)
+        while count < HEALTH.len() + 1 {
+            stream.readable().await?;
+            match stream.try_read(&mut bytes[count..]) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                // Readable no more.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     };
-    let count = match timeout(REFUSAL_WAIT, first).await {
-        Ok(Ok(count)) => count,
-        _ => 0,
-    };
+    // One that sends nothing, or too slowly, asks nothing.
+    if let Ok(read) = timeout(REFUSAL_WAIT, first).await {
+        read?;
+    }
     let (status, text) = match asks_health(&bytes[..count]) {
         true => (health.0)(),
         false => (503, REFUSAL.to_owned()),
@@ -76,6 +89,10 @@ async fn refuse(stream: TcpStream, health: Arc<HealthReply>) -> io::Result<()> {
     stream.writable().await?;
     stream.try_write(reply.as_bytes())?;
     shutdown(&stream, Shutdown::Write)?;
+    if count == 0 {
+        // Nothing is unread, and others wait for the place.
+        return Ok(());
+    }
     loop {
         stream.readable().await?;
         match stream.try_read(&mut bytes) {

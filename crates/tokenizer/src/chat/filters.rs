@@ -63,14 +63,19 @@ fn is_iterated(value: &Value) -> bool {
 }
 
 /// Lines behind the first, or all, by a width or a text; empty ones only if asked.
-fn indent(value: &Value, width: Option<Value>, options: Kwargs) -> Result<String, Error> {
+fn indent(
+    value: &Value,
+    width: Option<Value>,
+    (first, blank): (Option<bool>, Option<bool>),
+    options: Kwargs,
+) -> Result<String, Error> {
     let text = python_str(value)?;
     let width = match width {
         Some(width) => Some(width),
         None => options.get("width")?,
     };
-    let first: bool = options.get::<Option<bool>>("first")?.unwrap_or(false);
-    let blank: bool = options.get::<Option<bool>>("blank")?.unwrap_or(false);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
     let by = match width {
         None => " ".repeat(4),
@@ -153,7 +158,14 @@ pub(crate) fn environment() -> Environment<'static> {
         check_format(text)?;
         format(FormatStyle::Printf, text, &operands)
     });
-    made.add_filter("indent", indent);
+    made.add_filter(
+        "indent",
+        |value: &Value,
+         width: Option<Value>,
+         first: Option<bool>,
+         blank: Option<bool>,
+         options: Kwargs| indent(value, width, (first, blank), options),
+    );
     made.add_filter("string", |value: &Value| python_str(value));
     made.add_filter("trim", |value: &Value, chars: Option<String>| {
         let text = python_str(value)?;

@@ -28,9 +28,9 @@ const MOST_ITEMS: usize = 1 << 20;
 const MOST_VISITS: u64 = 1 << 26;
 /// Bytes of a rendered text, at most.
 const MOST_TEXT: usize = 1 << 26;
-/// Bytes of the stack: some hundred for each level of the deepest value that a template of the
-/// largest size can nest by arguments of macros, a few thousand for each token of the longest tag.
-const STACK_BYTES: usize = 1 << 28;
+/// Bytes of the stack: a few thousand for each of 16,000 levels, which is what recursive loops, of
+/// which there are 500, can nest by 32 brackets each, and for each token of the longest tag.
+const STACK_BYTES: usize = 1 << 26;
 
 thread_local! {
     /// Values that this thread's rendering has looked through.

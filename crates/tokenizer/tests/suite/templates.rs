@@ -245,6 +245,10 @@ fn sums_and_assigned_values_are_those_of_python() {
             "bc",
         ),
         ("{% for x in [1] + [2] %}{{ x }}{% endfor %}", "12"),
+        (
+            "{{ 'a\n\nb'|indent(1, true) }}|{{ 'a\n\nb'|indent(1, false, true) }}",
+            " a\n\n b|a\n \n b",
+        ),
     ];
     for (source, wanted) in cases {
         assert_eq!(rendered(source, &request).unwrap(), wanted, "{source}");
