@@ -1,20 +1,23 @@
 //! Files that a command writes: results that the user asked to have in a file.
 //!
 //! Invariant: an existing file is replaced only with `--force`, and a file that the command reads
-//! never; a file gets its name when it is complete, and is its user's alone, whatever the umask,
-//! unless it replaces one of the user's with other permissions. In a folder that others may write
-//! to, as `/tmp`, their links are not followed, and their pipes get nothing. `-` is standard
-//! output.
+//! never; a file gets its name when it is complete, and has none before where the system can do so,
+//! so that nothing is left of one that is not. It is its user's alone, whatever the umask, unless
+//! the command says otherwise or it replaces one of the user's with other permissions. In a folder
+//! that others may write to, as `/tmp`, their links are not followed, and their pipes get nothing.
+//! `-` is standard output.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{
     FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
 };
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use rustix::fs::{AtFlags, CWD, linkat};
 use rustix::process::geteuid;
 use tempfile::NamedTempFile;
 
@@ -214,7 +217,9 @@ enum OutputTarget {
     Stdout,
     /// A device or a pipe.
     Special(File),
-    /// Gets its name when complete; removed if it is not.
+    /// Has no name, and gets one when complete.
+    Unnamed(File),
+    /// As that, in a folder of a system without files of no name; removed if it is not complete.
     Draft(NamedTempFile),
 }
 
@@ -256,6 +261,12 @@ impl OutputFile {
         self
     }
 
+    /// Gives the file the permissions that the umask leaves, as those of a model.
+    pub(crate) fn by_umask(mut self) -> Self {
+        self.mode = 0o666 & !current_umask();
+        self
+    }
+
     /// Completes the file: it gets its name.
     ///
     /// # Errors
@@ -263,26 +274,91 @@ impl OutputFile {
     pub(crate) fn finish(mut self) -> Result<()> {
         let what = format!("cannot write {}", self.path.display());
         self.flush().with_context(|| what.clone())?;
-        if let OutputTarget::Draft(draft) = self.target {
-            // A link stays one: the file that it leads to is replaced.
-            let set = set_permissions(draft.as_file(), &self.place, self.mode);
-            set.with_context(|| what.clone())?;
-            let named = match self.force {
-                true => draft.persist(&self.place),
-                false => draft.persist_noclobber(&self.place),
-            };
-            named.map_err(|error| error.error).with_context(|| what)?;
+        // A link stays one: the file that it leads to is replaced.
+        let place = &self.place;
+        let named = match self.target {
+            OutputTarget::Stdout | OutputTarget::Special(_) => return Ok(()),
+            OutputTarget::Unnamed(file) => set_permissions(&file, place, self.mode)
+                .and_then(|()| give_name(&file, place, self.force)),
+            OutputTarget::Draft(draft) => set_permissions(draft.as_file(), place, self.mode)
+                .and_then(|()| match self.force {
+                    true => draft.persist(place).map_err(|error| error.error),
+                    false => draft.persist_noclobber(place).map_err(|error| error.error),
+                })
+                .map(|_| ()),
+        };
+        named.with_context(|| what)
+    }
+
+    /// An error of a write, with the file and what to try.
+    fn named(path: &Path, error: io::Error) -> io::Error {
+        let kind = error.kind();
+        let what = format!("cannot write {}: {error}", path.display());
+        match kind {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                io::Error::new(kind, format!("{what}\ntry: a disk with more room"))
+            }
+            _ => io::Error::new(kind, what),
         }
+    }
+}
+
+/// The process's umask. Reading it by the call of that name would change it for a moment.
+fn current_umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let mask = mask.and_then(|it| u32::from_str_radix(it.trim(), 8).ok());
+    // Unknown: the file stays its user's.
+    mask.unwrap_or(0o077)
+}
+
+/// Gives an open file without a name this one.
+fn give_name(file: &File, place: &Path, force: bool) -> io::Result<()> {
+    let link = |to: &Path| -> io::Result<()> {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)?;
         Ok(())
+    };
+    match link(place) {
+        Err(error) if force && error.kind() == io::ErrorKind::AlreadyExists => {}
+        result => return result,
+    }
+    // No call replaces one name by a file that has none.
+    for _ in 0..100 {
+        let draft = folder_of(place).join(format!(".fercuda-{:016x}", fastrand::u64(..)));
+        match link(&draft) {
+            Ok(()) => {
+                return fs::rename(&draft, place).inspect_err(|_| {
+                    fs::remove_file(&draft).unwrap_or_default();
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
     }
 }
 
 impl OutputTarget {
     fn draft(path: &Path) -> io::Result<OutputTarget> {
-        let folder = match path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(path);
+        let unnamed = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_TMPFILE)
+            .mode(PRIVATE)
+            .open(folder);
+        if let Ok(file) = unnamed
+            && Path::new("/proc/self/fd").is_dir()
+        {
+            return Ok(OutputTarget::Unnamed(file));
+        }
         let draft = tempfile::Builder::new()
             .prefix(".fercuda-")
             .permissions(fs::Permissions::from_mode(PRIVATE))
@@ -293,17 +369,22 @@ impl OutputTarget {
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.target {
-            OutputTarget::Stdout => io::stdout().write(bytes),
-            OutputTarget::Special(file) => file.write(bytes),
+        let written = match &mut self.target {
+            OutputTarget::Stdout => return io::stdout().write(bytes),
+            OutputTarget::Special(file) | OutputTarget::Unnamed(file) => file.write(bytes),
             OutputTarget::Draft(draft) => draft.write(bytes),
-        }
+        };
+        written.map_err(|error| match error.kind() {
+            // Those that the caller tries again.
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => error,
+            _ => Self::named(&self.path, error),
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
             OutputTarget::Stdout => io::stdout().flush(),
-            OutputTarget::Special(file) => file.flush(),
+            OutputTarget::Special(file) | OutputTarget::Unnamed(file) => file.flush(),
             OutputTarget::Draft(draft) => draft.flush(),
         }
     }
@@ -354,6 +435,62 @@ mod tests {
         fs::remove_file(&path).unwrap();
         open(false).for_all_users().finish().unwrap();
         assert_eq!(mode(), 0o644);
+        fs::remove_file(&path).unwrap();
+        open(false).by_umask().finish().unwrap();
+        assert_eq!(mode(), 0o666 & !current_umask());
+    }
+
+    #[test]
+    fn a_file_without_a_name_gets_one_and_a_draft_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it");
+        let names = || {
+            let names = fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> = names.map(|it| it.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        for is_unnamed in [true, false] {
+            for force in [false, true] {
+                let mut file = OutputFile::open(&path, force, &[]).unwrap();
+                match (is_unnamed, &file.target) {
+                    // Not every file system has it.
+                    (true, OutputTarget::Unnamed(_)) => {
+                        assert_eq!(names().len(), usize::from(force))
+                    }
+                    (true, _) => {}
+                    (false, _) => {
+                        let draft = tempfile::Builder::new().tempfile_in(folder.path());
+                        file.target = OutputTarget::Draft(draft.unwrap());
+                    }
+                }
+                file.write_all(if force { b"two" } else { b"one" }).unwrap();
+                file.finish().unwrap();
+                assert_eq!(
+                    fs::read(&path).unwrap(),
+                    if force { b"two" } else { b"one" }
+                );
+                assert_eq!(names(), ["it"]);
+            }
+            // Another process was faster.
+            let late = OutputFile::open(&path, true, &[]).unwrap();
+            let late = OutputFile {
+                force: false,
+                ..late
+            };
+            let error = late.finish().unwrap_err();
+            assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
+            assert_eq!(names(), ["it"]);
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_named_with_the_file() {
+        let mut full = OutputFile::open(Path::new("/dev/full"), false, &[]).unwrap();
+        let error = full.write_all(b"text").unwrap_err().to_string();
+        assert!(error.contains("cannot write /dev/full: "), "{error}");
+        assert!(error.contains("\ntry: a disk with more room"), "{error}");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) enum ExitStatus {
     NotExecutable = 126,
     /// The program to run was not found, as in a shell.
     NotFound = 127,
+    /// Ctrl-C ended the work, as a shell reports SIGINT.
+    Interrupted = 130,
     /// The reader of standard output has closed it, as a shell reports SIGPIPE.
     PipeClosed = 141,
 }

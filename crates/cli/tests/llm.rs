@@ -119,6 +119,108 @@ fn conversations_remember_and_obey_commands() {
 }
 
 #[test]
+fn conversations_go_on_behind_what_a_template_refuses_and_odd_bytes() {
+    let (folder, file) = tiny("Q8_0");
+    let template = folder.path().join("chat.jinja");
+    let source = "{% for m in messages %}{% if m.content == 'no' %}\
+        {{ raise_exception('not that') }}{% endif %}{{ m.content }}{% endfor %}";
+    std::fs::write(&template, source).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+    let command = command
+        .args([
+            "chat",
+            path(&file),
+            "-n",
+            "4",
+            "--chat-template",
+            path(&template),
+        ])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("fercuda runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin
+        .write_all(b"no\nodd \xff\n/history\n")
+        .expect("it reads");
+    drop(stdin);
+    let done = child.wait_with_output().expect("it ends");
+    let (out, error) = (text(&done.stdout), text(&done.stderr));
+    assert_eq!(done.status.code(), Some(0), "{error}");
+    assert!(
+        error.contains("line 1: ") && error.contains("not that"),
+        "{error}"
+    );
+    assert!(out.contains("user: odd \u{fffd}\nassistant: "), "{out}");
+    assert!(!out.contains("user: no"), "{out}");
+}
+
+#[test]
+fn an_interrupted_generation_says_so_by_status_and_note() {
+    let (_folder, file) = tiny("Q8_0");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["generate", path(&file), "--prompt", "Hello", "-n", "500"])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("fercuda runs");
+    let mut first = [0];
+    let stdout = child.stdout.as_mut().expect("a pipe");
+    stdout.read_exact(&mut first).expect("a token");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("a signal");
+    let done = child.wait_with_output().expect("it ends");
+    let error = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(130), "{error}");
+    assert!(error.contains("interrupted: "), "{error}");
+}
+
+#[test]
+fn speed_is_measured_behind_a_depth_and_within_the_context() {
+    let (_folder, file) = tiny("Q8_0");
+    let bench = |args: &[&str]| {
+        let done = fercuda(
+            &[&["bench", "model", path(&file), "-r", "1"], args].concat(),
+            "",
+        );
+        (done.status.code(), text(&done.stdout), text(&done.stderr))
+    };
+    let most = u32::MAX.to_string();
+    let args = [
+        "-p",
+        &most,
+        "-n",
+        "3",
+        "-d",
+        "500",
+        "--parallel",
+        "2",
+        "--json",
+    ];
+    let (status, out, error) = bench(&args);
+    assert_eq!(status, Some(0), "{error}");
+    assert!(
+        error.contains("pp4294967295 @ d500 is reduced to pp12 @ d500"),
+        "{error}"
+    );
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| row["test"].as_str()).collect();
+    assert_eq!(names, [Some("pp12 @ d500"), Some("tg3 @ d500")]);
+    for row in rows {
+        let rate = row["tokens_per_second"].as_f64().expect("a number");
+        // The software device has not computed a million tokens a second yet.
+        assert!(rate > 0.0 && rate < 1e6, "{row}");
+    }
+    let (status, _, error) = bench(&["-d", "600"]);
+    assert_eq!(status, Some(2), "{error}");
+    assert!(error.contains("--depths 600: "), "{error}");
+}
+
+#[test]
 fn models_and_options_that_do_not_fit_are_refused() {
     let (folder, file) = tiny("F32");
     let refused = |args: &[&str], message: &str| {
@@ -156,10 +258,61 @@ fn models_and_options_that_do_not_fit_are_refused() {
     );
     refused(&["model", "random", "tiny", own], "exists");
     refused(&["model", "random", "huge", own], "try: one of tiny, ");
+    let other = folder.path().join("other.gguf");
+    refused(
+        &["model", "random", "tiny", path(&other), "--type", "F64"],
+        "--type F64: models of it are not run",
+    );
+    assert!(!other.exists());
+    let plain = folder.path().join("plain.jinja");
+    std::fs::write(&plain, b"\xff").expect("a file");
+    refused(
+        &["chat", own, "--chat-template", path(&plain)],
+        "no text of UTF-8",
+    );
+}
+
+/// Where a compiler is installed besides, the server has to answer.
+#[test]
+fn a_server_without_a_compiler_ends_before_it_says_its_address() {
+    let (folder, file) = tiny("Q8_0");
+    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["serve", path(&file), "--port", "0"])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .env("HOME", folder.path())
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("FERCUDA_WHEELS")
+        .env_remove("FERCUDA_PYTHON")
+        .env_remove("FERCUDA_NVRTC")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("fercuda runs");
+    let mut line = String::new();
+    let stdout = server.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("text");
+    if let Some(address) = line.trim().strip_prefix("tiny at http://") {
+        let body = json!({ "prompt": "x", "max_tokens": 1 });
+        let answer = post(address, "/v1/completions", &body);
+        kill_process(Pid::from_child(&server), Signal::TERM).expect("a signal");
+        let (head, answer) = answer.expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
+    }
+    let done = server.wait_with_output().expect("it ends");
+    let error = text(&done.stderr);
+    match line.is_empty() {
+        true => {
+            assert_eq!(done.status.code(), Some(1), "{error}");
+            assert!(error.contains("cannot be computed"), "{error}");
+            assert!(error.contains("\ntry: "), "{error}");
+        }
+        false => assert_eq!(done.status.code(), Some(0), "{error}"),
+    }
 }
 
 #[test]
-fn a_served_model_answers_as_the_command_line_does_and_ends_by_sigterm() {
+fn a_served_model_answers_as_the_command_line_does_and_ends_by_signals() {
     let (_folder, file) = tiny("Q8_0");
     let prompt = "A prompt of more than sixteen tokens";
     let args = [
@@ -209,7 +362,8 @@ fn a_served_model_answers_as_the_command_line_does_and_ends_by_sigterm() {
     }
     let cached = |at: usize| &answers[at]["usage"]["prompt_tokens_details"]["cached_tokens"];
     assert_eq!((cached(0), cached(1)), (&json!(0), &json!(32)));
-    assert!(answers[0]["choices"][0]["logprobs"]["token_logprobs"][0].as_f64() < Some(0.0));
+    let log = answers[0]["choices"][0]["logprobs"]["token_logprobs"][0].as_f64();
+    assert!(log.is_some_and(|log| log < 0.0), "{log:?}");
     body["prompt"] = "x".repeat(600).into();
     let (head, answer) = post(address, "/v1/completions", &body).expect("an answer");
     assert!(head.starts_with("HTTP/1.1 400"), "{head} {answer}");
@@ -219,8 +373,28 @@ fn a_served_model_answers_as_the_command_line_does_and_ends_by_sigterm() {
     let (head, events) = post(address, "/v1/chat/completions", &chat).expect("an answer");
     assert!(head.starts_with("HTTP/1.1 200"), "{head} {events}");
     assert!(events.contains("data: [DONE]"), "{events}");
+    // The second Ctrl-C cancels what the first lets end.
+    let endless = json!({
+        "prompt": "x", "max_tokens": 500, "stream": true, "ignore_eos": true,
+    });
+    let endless = endless.to_string();
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer k\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        endless.len()
+    );
+    stream
+        .write_all((head + &endless).as_bytes())
+        .expect("it is sent");
+    stream.read_exact(&mut [0; 100]).expect("it has begun");
     let id = Pid::from_child(&server);
-    kill_process(id, Signal::TERM).expect("a signal");
+    kill_process(id, Signal::INT).expect("a signal");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    kill_process(id, Signal::INT).expect("a signal");
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap_or_default();
+    assert!(!rest.contains("[DONE]"), "{rest}");
     assert_eq!(server.wait().expect("it ends").code(), Some(0));
     assert!(post(address, "/v1/completions", &body).is_none());
 }

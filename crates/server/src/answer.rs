@@ -16,9 +16,11 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::answer_event::{AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken};
 use crate::api_error::{ApiError, ErrorKind};
+use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
 use crate::order::{GenerationOrder, OrderPrompt};
 use crate::token_engine::TokenRequest;
+use crate::tool_syntax::ToolSyntax;
 
 /// The model that is served.
 #[derive(Debug)]
@@ -71,8 +73,7 @@ impl RunningAnswer {
     /// The next event, or that there is no time for one.
     pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<AnswerEvent> {
         if let Poll::Ready(event) = self.events.poll_recv(context) {
-            let gone = || AnswerEvent::Failed("the engine has ended".to_owned());
-            return Poll::Ready(event.unwrap_or_else(gone));
+            return Poll::Ready(event.unwrap_or(AnswerEvent::Failed));
         }
         let is_late = self.deadline.as_mut().poll(context).is_ready();
         match is_late {
@@ -115,7 +116,10 @@ pub(crate) fn failure_of(event: AnswerEvent) -> ApiError {
             ErrorKind::TimedOut,
             "the request took longer than requests may",
         ),
-        AnswerEvent::Failed(reason) => ApiError::new(ErrorKind::Internal, reason),
+        AnswerEvent::Failed => ApiError::new(
+            ErrorKind::Internal,
+            "the model could not be computed; the server's log says why",
+        ),
         _ => ApiError::new(ErrorKind::Internal, "events came out of order"),
     }
 }
@@ -131,6 +135,15 @@ impl ServedModel {
             OrderPrompt::Text(text) => {
                 let tokens = self.tokenizer.encode(&text, Special::AsText);
                 let mut tokens = tokens.map_err(refused)?;
+                // BOS and EOS stand by themselves.
+                let is_short = tokens.len() <= 2 && !text.is_empty();
+                if is_short {
+                    let own = self.tokenizer.encode_part(&text, Special::AsText);
+                    if own.map_err(refused)?.is_empty() {
+                        let message = "the model has no tokens for the characters of this text";
+                        return Err(ApiError::of("prompt", message));
+                    }
+                }
                 if tokens.is_empty() {
                     // Of an empty prompt a text begins.
                     tokens.extend(self.tokenizer.bos().or(self.tokenizer.eos()));
@@ -148,6 +161,25 @@ impl ServedModel {
         }
     }
 
+    /// How the model writes calls of tools.
+    ///
+    /// # Errors
+    /// If that is not known.
+    pub(crate) fn tool_syntax(&self) -> Result<ToolSyntax, ApiError> {
+        let source = self.template.as_ref().map(|it| it.source());
+        source.and_then(ToolSyntax::of_template).ok_or_else(|| {
+            let message = "tools are not supported with the chat template of this model";
+            ApiError::of("tools", message)
+        })
+    }
+
+    /// The control tokens of these texts.
+    fn control_tokens(&self, texts: &[&str]) -> Vec<u32> {
+        let token = |text: &&str| self.tokenizer.token_of_piece(text);
+        let tokens = texts.iter().filter_map(token);
+        tokens.filter(|it| self.tokenizer.is_control(*it)).collect()
+    }
+
     /// Refuses a model of another name.
     ///
     /// # Errors
@@ -159,7 +191,7 @@ impl ServedModel {
                 let message = format!("no model {shown:?} here, only {:?}", self.name);
                 let not_found = ApiError::new(ErrorKind::NotFound, message);
                 Err(ApiError {
-                    param: Some("model"),
+                    param: Some("model".into()),
                     ..not_found
                 })
             }
@@ -211,23 +243,38 @@ impl AnswerDesk {
     pub(crate) async fn submit(
         &self,
         order: GenerationOrder,
+        client: Option<ClientWatch>,
     ) -> Result<(RunningAnswer, usize), ApiError> {
         let arrived = Instant::now();
+        let shown = match order.tools.is_empty() {
+            true => Vec::new(),
+            false => {
+                let texts = self.model.tool_syntax()?.shown_texts();
+                self.model.control_tokens(texts)
+            }
+        };
         let (tokens, permit) = self.encode(order.prompt).await?;
         let prompt = tokens.len();
         let left = (self.model.context as usize).saturating_sub(prompt);
         let (events, receiver) = unbounded_channel();
+        let mut end_tokens = order.end_tokens;
+        if !order.ignores_ends {
+            let ends = self.model.tokenizer.generation_ends().iter();
+            end_tokens.extend(ends.filter(|it| !shown.contains(it)));
+        }
         let request = TokenRequest {
             tokens,
             max_tokens: order.max_tokens.unwrap_or(left.max(1)),
             sampling: order.sampling,
-            end_tokens: self.model.tokenizer.generation_ends().to_vec(),
+            end_tokens,
             top: order.top,
         };
         let route = AnswerRoute {
             stops: order.stops,
+            shown,
             arrived,
             events,
+            client,
             permit,
         };
         let ended = |_| ApiError::new(ErrorKind::Unavailable, "the engine has ended");

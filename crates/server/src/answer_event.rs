@@ -5,6 +5,7 @@ use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::client_watch::ClientWatch;
 use crate::token_engine::{TokenChance, TokenRequest};
 
 /// A request on its way to the engine.
@@ -19,9 +20,13 @@ pub(crate) struct AnswerSubmission {
 pub(crate) struct AnswerRoute {
     /// Texts that end the answer.
     pub(crate) stops: Vec<String>,
+    /// Control tokens that are text in the answer.
+    pub(crate) shown: Vec<u32>,
     pub(crate) arrived: Instant,
     /// Where events go. When its other half is dropped, the request is cancelled.
     pub(crate) events: UnboundedSender<AnswerEvent>,
+    /// What knows whether the client is still there.
+    pub(crate) client: Option<ClientWatch>,
     /// Its place in the queue, given back when the engine has ended it.
     pub(crate) permit: OwnedSemaphorePermit,
 }
@@ -60,8 +65,8 @@ pub(crate) enum AnswerEvent {
     Refused(String),
     Part(String, Vec<AnswerToken>),
     End(AnswerEnd),
-    /// The engine has failed.
-    Failed(String),
+    /// The engine has failed, which its owner knows more of.
+    Failed,
     /// It took longer than requests may. Made by the receiver.
     TimedOut,
 }

@@ -3,74 +3,80 @@
 use std::sync::Arc;
 
 use fercuda_tokenizer::{ChatRequest, ChatValue};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answer::{AnswerFormat, ServedModel};
 use crate::answer_event::{AnswerEnd, AnswerReason, AnswerToken};
 use crate::api_error::ApiError;
-use crate::openai::MessageContent;
-use crate::order::{
-    GenerationOrder, OrderPrompt, TextOrTexts, number_within, refuse, stop_texts, token_count,
-};
+use crate::members::RequestMembers;
+use crate::openai_request::content_text;
+use crate::order::{GenerationOrder, OrderPrompt, number_within, refuse, stop_texts, token_count};
 use crate::token_engine::TokenSampling;
 
 /// A request for a message.
-#[derive(Debug, Deserialize)]
-pub(crate) struct MessagesBody {
+#[derive(Debug)]
+pub(crate) struct MessagesRequest {
     pub(crate) model: Option<String>,
-    messages: Vec<TurnMessage>,
-    system: Option<MessageContent>,
-    max_tokens: Option<i64>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    top_k: Option<i64>,
-    stop_sequences: Option<Vec<String>>,
-    pub(crate) stream: Option<bool>,
-    tools: Option<Vec<Value>>,
-    thinking: Option<Value>,
-    output_config: Option<Value>,
-    output_format: Option<Value>,
+    body: RequestMembers,
 }
 
-#[derive(Debug, Deserialize)]
-struct TurnMessage {
-    role: String,
-    content: MessageContent,
-}
+impl MessagesRequest {
+    /// Reads a body; its members are checked when they are taken.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn read(body: &[u8]) -> Result<MessagesRequest, ApiError> {
+        let mut body = RequestMembers::of_body(body)?;
+        let model = body.text("model")?;
+        Ok(MessagesRequest { model, body })
+    }
 
-impl MessagesBody {
+    /// Whether the answer is sent as it comes.
+    ///
+    /// # Errors
+    /// If that is no truth value.
+    pub(crate) fn take_stream(&mut self) -> Result<bool, ApiError> {
+        Ok(self.body.truth("stream")?.unwrap_or(false))
+    }
+
     /// The conversation.
     ///
     /// # Errors
     /// Which member is wrong.
     pub(crate) fn take_prompt(&mut self) -> Result<OrderPrompt, ApiError> {
-        let tools = self.tools.take().unwrap_or_default();
+        let body = &mut self.body;
+        let tools = body.list("tools")?.unwrap_or_default();
         refuse("tools", !tools.is_empty(), "tools are")?;
         let mut messages = Vec::new();
-        if let Some(system) = self.system.take() {
-            messages.push(ChatValue::message("system", &system.into_text()?));
+        if let Some(system) = body.take("system") {
+            let text = content_text("system".to_owned(), system)?;
+            messages.push(ChatValue::message("system", &text));
         }
-        let turns = std::mem::take(&mut self.messages);
-        match turns.last().map(|it| it.role.as_str()) {
-            Some("assistant") => {
-                let message = "the last one is the assistant's; to go on with it is not supported";
-                return Err(ApiError::of("messages", message));
-            }
-            Some(_) => {}
-            None => return Err(ApiError::of("messages", "there is none")),
+        let turns = body.list("messages")?.unwrap_or_default();
+        if turns.is_empty() {
+            return Err(ApiError::of("messages", "there is none"));
         }
-        for turn in turns {
-            let role = match turn.role.as_str() {
-                "user" => "user",
-                "assistant" => "assistant",
+        let mut last = "";
+        for (index, turn) in turns.into_iter().enumerate() {
+            let mut turn = RequestMembers::of_value(format!("messages[{index}]"), turn)?;
+            last = match turn.text("role")?.as_deref() {
+                Some("user") => "user",
+                Some("assistant") => "assistant",
                 other => {
-                    let shown: String = other.chars().take(40).collect();
+                    let shown: String = other.unwrap_or("nothing").chars().take(40).collect();
                     let message = format!("a role of {shown:?}, not user or assistant");
-                    return Err(ApiError::of("messages", message));
+                    return Err(ApiError::of(turn.place("role"), message));
                 }
             };
-            messages.push(ChatValue::message(role, &turn.content.into_text()?));
+            let place = turn.place("content");
+            let Some(content) = turn.take("content") else {
+                return Err(ApiError::of(place, "it is missing"));
+            };
+            messages.push(ChatValue::message(last, &content_text(place, content)?));
+        }
+        if last == "assistant" {
+            let message = "the last one is the assistant's; to go on with it is not supported";
+            return Err(ApiError::of("messages", message));
         }
         Ok(OrderPrompt::Chat(ChatRequest::new(messages)))
     }
@@ -81,33 +87,42 @@ impl MessagesBody {
     /// Which member is wrong.
     pub(crate) fn into_order(mut self) -> Result<GenerationOrder, ApiError> {
         // The adaptive one leaves it to the model.
-        let is_free = |it: &Value| it["type"] == "disabled" || it["type"] == "adaptive";
-        let thinks = self.thinking.take().is_some_and(|it| !is_free(&it));
-        refuse("thinking", thinks, "budgets of thinking are")?;
-        let config = self.output_config.take().unwrap_or_default();
-        let has_format = self.output_format.is_some() || !config["format"].is_null();
+        if let Some(mut thinking) = self.body.object("thinking")? {
+            let kind = thinking.text("type")?.unwrap_or_default();
+            let is_free = kind == "disabled" || kind == "adaptive";
+            refuse("thinking", !is_free, "budgets of thinking are")?;
+        }
+        let config = self.body.object("output_config")?;
+        let has_format = self.body.take("output_format").is_some()
+            || config.is_some_and(|mut it| it.take("format").is_some());
         refuse("output_config", has_format, "formats other than text are")?;
         let prompt = self.take_prompt()?;
-        let max_tokens = token_count("max_tokens", self.max_tokens)?;
+        let body = &mut self.body;
+        let max_tokens = token_count("max_tokens", body.whole("max_tokens")?)?;
         if max_tokens.is_none() {
             return Err(ApiError::of("max_tokens", "it is missing"));
         }
-        let top_k = self.top_k.unwrap_or(0);
+        let top_k = body.whole("top_k")?.unwrap_or(0);
         let Ok(top_k) = usize::try_from(top_k) else {
             return Err(ApiError::of("top_k", format!("{top_k} is less than 0")));
         };
-        let stops = self.stop_sequences.map(TextOrTexts::Several);
+        let mut number =
+            |name, range, default| number_within(name, body.number(name)?, range, default);
+        let sampling = TokenSampling {
+            temperature: number("temperature", 0.0..=1.0, 1.0)?,
+            top_k,
+            top_p: number("top_p", 0.0..=1.0, 1.0)?,
+            ..TokenSampling::default()
+        };
         Ok(GenerationOrder {
             prompt,
             max_tokens,
-            sampling: TokenSampling {
-                temperature: number_within("temperature", self.temperature, 0.0..=1.0, 1.0)?,
-                top_k,
-                top_p: number_within("top_p", self.top_p, 0.0..=1.0, 1.0)?,
-                ..TokenSampling::default()
-            },
-            stops: stop_texts("stop_sequences", stops)?,
+            sampling,
+            stops: stop_texts("stop_sequences", body.texts("stop_sequences")?)?,
+            end_tokens: Vec::new(),
+            ignores_ends: false,
             top: None,
+            tools: Vec::new(),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! Errors of requests, in the shape of each API.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 /// Sort of an error, which gives its status and its name in each API.
@@ -58,7 +60,7 @@ pub(crate) struct ApiError {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
     /// The member that is wrong.
-    pub(crate) param: Option<&'static str>,
+    pub(crate) param: Option<Cow<'static, str>>,
     /// Seconds after which it may succeed.
     pub(crate) retry_after: Option<u64>,
 }
@@ -74,9 +76,9 @@ impl ApiError {
     }
 
     /// An error of a member of the body.
-    pub(crate) fn of(param: &'static str, message: impl Into<String>) -> ApiError {
+    pub(crate) fn of(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> ApiError {
         ApiError {
-            param: Some(param),
+            param: Some(param.into()),
             ..Self::new(ErrorKind::Invalid, message)
         }
     }
@@ -85,14 +87,28 @@ impl ApiError {
         self.kind.row().0
     }
 
+    /// The message, with the member that is wrong.
+    fn text(&self) -> String {
+        match &self.param {
+            Some(param) => format!("{param}: {}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
+    /// The member of the body that is wrong, without what is in it.
+    fn top_param(&self) -> Option<&str> {
+        let param = self.param.as_deref()?;
+        param.split(['.', '[']).next()
+    }
+
     /// In OpenAI's shape.
     pub(crate) fn to_openai(&self) -> Value {
         let error = json!({
-            "message": self.message,
+            "message": self.text(),
             "type": self.kind.row().1,
-            "param": self.param,
-            "code": match self.param {
-                Some("model") => Some("model_not_found"),
+            "param": self.top_param(),
+            "code": match (self.top_param(), self.kind) {
+                (Some("model"), ErrorKind::NotFound) => Some("model_not_found"),
                 _ => self.kind.code(),
             },
         });
@@ -101,11 +117,7 @@ impl ApiError {
 
     /// In Anthropic's shape.
     pub(crate) fn to_anthropic(&self) -> Value {
-        let message = match self.param {
-            Some(param) => format!("{param}: {}", self.message),
-            None => self.message.clone(),
-        };
-        let error = json!({ "type": self.kind.row().2, "message": message });
+        let error = json!({ "type": self.kind.row().2, "message": self.text() });
         json!({ "type": "error", "error": error })
     }
 }

@@ -1,18 +1,19 @@
 //! Connections: how many there are, and how long one may stand still.
 
-use std::future::poll_fn;
+use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::serve::Listener;
+use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::client_watch::ClientWatch;
 
 /// How long a connection may stand still.
 #[derive(Clone, Copy, Debug)]
@@ -23,22 +24,75 @@ pub(crate) struct ConnectionPatience {
     pub(crate) idle: Duration,
 }
 
-/// Longest time of a refusal.
+/// Longest time of a refusal, and of it until the client has sent something.
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
+const REFUSAL_WAIT: Duration = Duration::from_millis(500);
 /// What connections beyond the limit get.
-const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
-    Retry-After: 1\r\nConnection: close\r\nContent-Length: 117\r\n\r\n\
-    {\"error\":{\"message\":\"too many connections; try again later\",\
+const REFUSAL: &str = "{\"error\":{\"message\":\"too many connections; try again later\",\
     \"type\":\"server_error\",\"param\":null,\"code\":\"connections\"}}";
 
-/// Answers a client that there are too many connections. What the client has sent is read first, as
-/// far as it comes: a connection that is closed with unread bytes is reset, and the refusal lost.
-async fn refuse(stream: TcpStream) -> io::Result<()> {
-    stream.writable().await?;
-    stream.try_write(REFUSAL)?;
-    let mut stream = stream;
-    poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
+/// What a request for the server's health begins with.
+const HEALTH: &[u8] = b"GET /health";
+
+/// Status and JSON of the server's health.
+pub(crate) struct HealthReply(pub(crate) Box<dyn Fn() -> (u16, String) + Send + Sync>);
+
+impl fmt::Debug for HealthReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HealthReply")
+    }
+}
+
+/// Whether what a client has sent asks for the server's health.
+fn asks_health(request: &[u8]) -> bool {
+    let path = request.strip_prefix(HEALTH);
+    path.is_some_and(|it| matches!(it.first(), Some(b' ' | b'?')))
+}
+
+/// Answers a client that there are too many connections, or how the server is if it asks that. What
+/// the client has sent is read, as far as it comes: a connection that is closed with unread bytes
+/// is reset, and the refusal lost.
+async fn refuse(stream: TcpStream, health: Arc<HealthReply>) -> io::Result<()> {
     let mut bytes = [0; 1024];
+    let mut count = 0;
+    let first = async {
+        while count < HEALTH.len() + 1 {
+            stream.readable().await?;
+            match stream.try_read(&mut bytes[count..]) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                // Readable no more.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    };
+    // One that sends nothing, or too slowly, asks nothing.
+    if let Ok(read) = timeout(REFUSAL_WAIT, first).await {
+        read?;
+    }
+    let (status, text) = match asks_health(&bytes[..count]) {
+        true => (health.0)(),
+        false => (503, REFUSAL.to_owned()),
+    };
+    let reason = if status == 200 {
+        "OK"
+    } else {
+        "Service Unavailable"
+    };
+    let reply = format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n{text}",
+        text.len()
+    );
+    stream.writable().await?;
+    stream.try_write(reply.as_bytes())?;
+    shutdown(&stream, Shutdown::Write)?;
+    if count == 0 {
+        // Nothing is unread, and others wait for the place.
+        return Ok(());
+    }
     loop {
         stream.readable().await?;
         match stream.try_read(&mut bytes) {
@@ -57,6 +111,7 @@ pub(crate) struct LimitedListener {
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
     patience: ConnectionPatience,
+    health: Arc<HealthReply>,
 }
 
 impl LimitedListener {
@@ -64,6 +119,7 @@ impl LimitedListener {
         listener: TcpListener,
         connections: usize,
         patience: ConnectionPatience,
+        health: HealthReply,
     ) -> LimitedListener {
         let places = connections.min(Semaphore::MAX_PERMITS);
         LimitedListener {
@@ -73,17 +129,14 @@ impl LimitedListener {
                 places.saturating_mul(2).min(Semaphore::MAX_PERMITS),
             )),
             patience,
+            health: Arc::new(health),
         }
     }
-}
 
-impl Listener for LimitedListener {
-    type Io = WatchedConnection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (WatchedConnection, SocketAddr) {
+    /// The next connection.
+    pub(crate) async fn accept(&self) -> WatchedConnection {
         loop {
-            let (stream, address) = match self.listener.accept().await {
+            let (stream, _) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 // Too many open files, or a connection that is gone already.
                 Err(_) => {
@@ -93,8 +146,9 @@ impl Listener for LimitedListener {
             };
             let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
                 if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
+                    let refusal = refuse(stream, Arc::clone(&self.health));
                     tokio::spawn(async move {
-                        let _ = timeout(REFUSAL_TIME, refuse(stream)).await;
+                        let _ = timeout(REFUSAL_TIME, refusal).await;
                         drop(permit);
                     });
                 }
@@ -102,26 +156,22 @@ impl Listener for LimitedListener {
             };
             // Tokens are small, and each goes out at once.
             stream.set_nodelay(true).unwrap_or_default();
-            let connection = WatchedConnection {
-                stream,
+            return WatchedConnection {
+                stream: Arc::new(stream),
                 patience: self.patience,
                 timer: Box::pin(sleep(self.patience.idle)),
                 stalled: false,
                 _permit: permit,
             };
-            return (connection, address);
         }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
     }
 }
 
 /// A connection that fails when it stands still for too long.
 #[derive(Debug)]
 pub(crate) struct WatchedConnection {
-    stream: TcpStream,
+    /// Shared with nothing that lives longer than a look at it.
+    stream: Arc<TcpStream>,
     patience: ConnectionPatience,
     timer: Pin<Box<Sleep>>,
     /// Whether the timer is that of a write.
@@ -130,6 +180,44 @@ pub(crate) struct WatchedConnection {
 }
 
 impl WatchedConnection {
+    /// What knows whether the client is there.
+    pub(crate) fn client(&self) -> ClientWatch {
+        ClientWatch::new(&self.stream)
+    }
+
+    /// Writes once the socket takes something.
+    fn poll_try_write(
+        &self,
+        context: &mut Context<'_>,
+        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.stream.poll_write_ready(context))?;
+            match write(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn poll_try_read(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(context))?;
+            match self.stream.try_read(buffer.initialize_unfilled()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(count) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+
     /// Begins to wait anew.
     fn has_moved(&mut self) {
         self.stalled = false;
@@ -168,7 +256,7 @@ impl AsyncRead for WatchedConnection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let own = self.get_mut();
-        let result = Pin::new(&mut own.stream).poll_read(context, buffer);
+        let result = own.poll_try_read(context, buffer);
         if result.is_ready() {
             if !own.stalled {
                 own.has_moved();
@@ -186,7 +274,7 @@ impl AsyncWrite for WatchedConnection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let own = self.get_mut();
-        let result = Pin::new(&mut own.stream).poll_write(context, bytes);
+        let result = own.poll_try_write(context, |stream| stream.try_write(bytes));
         own.after_write(result, context)
     }
 
@@ -196,19 +284,21 @@ impl AsyncWrite for WatchedConnection {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let own = self.get_mut();
-        let result = Pin::new(&mut own.stream).poll_write_vectored(context, parts);
+        let result = own.poll_try_write(context, |stream| stream.try_write_vectored(parts));
         own.after_write(result, context)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The socket has what was written.
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = shutdown(&*self.stream, Shutdown::Write);
+        Poll::Ready(shut.map_err(io::Error::from))
     }
 }

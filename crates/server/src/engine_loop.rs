@@ -15,12 +15,17 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::answer_event::{
     AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken,
 };
+use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
 use crate::stop_text::StopMatcher;
 use crate::token_engine::{GeneratedToken, TokenEngine, TokenFinish};
 
 /// A request that the engine has.
 struct ActiveAnswer<'t> {
+    tokenizer: &'t Tokenizer,
+    /// Control tokens that are text.
+    shown: Vec<u32>,
+    client: Option<ClientWatch>,
     events: UnboundedSender<AnswerEvent>,
     arrived: Instant,
     last: Instant,
@@ -47,6 +52,9 @@ impl<'t> ActiveAnswer<'t> {
         wants_tokens: bool,
     ) -> ActiveAnswer<'t> {
         ActiveAnswer {
+            tokenizer,
+            shown: route.shown,
+            client: route.client,
             events: route.events,
             arrived: route.arrived,
             last: route.arrived,
@@ -68,7 +76,10 @@ impl<'t> ActiveAnswer<'t> {
         self.generated += 1;
         let mut text = String::new();
         let is_end_token = chosen.finished == Some(TokenFinish::End);
-        if !is_end_token {
+        if self.shown.contains(&chosen.token) {
+            let bytes = self.tokenizer.token_bytes(chosen.token);
+            text.push_str(&String::from_utf8_lossy(&bytes));
+        } else if !is_end_token {
             self.detokenizer.push(chosen.token, &mut text);
         }
         if chosen.finished.is_some() {
@@ -127,7 +138,7 @@ impl<'t> ActiveAnswer<'t> {
     }
 
     fn is_gone(&self) -> bool {
-        self.events.is_closed()
+        self.events.is_closed() || self.client.as_ref().is_some_and(ClientWatch::is_gone)
     }
 }
 
@@ -177,7 +188,8 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
 
     fn submit(&mut self, submission: AnswerSubmission) {
         let AnswerSubmission { request, route } = submission;
-        if route.events.is_closed() {
+        let is_gone = || route.client.as_ref().is_some_and(ClientWatch::is_gone);
+        if route.events.is_closed() || is_gone() {
             self.metrics.aborted.fetch_add(1, Relaxed);
             return;
         }
@@ -216,12 +228,12 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
                     self.take(token);
                 }
             }
-            Err(reason) => {
+            Err(_) => {
                 self.metrics.set_failed(true);
                 for (id, answer) in self.active.drain() {
                     self.engine.cancel(id);
                     self.metrics.failed.fetch_add(1, Relaxed);
-                    answer.send(AnswerEvent::Failed(reason.clone()));
+                    answer.send(AnswerEvent::Failed);
                 }
             }
         }

@@ -2,8 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use fercuda_tokenizer::ChatRequest;
-use serde::Deserialize;
+use fercuda_tokenizer::{ChatRequest, ChatValue};
 
 use crate::api_error::ApiError;
 use crate::token_engine::TokenSampling;
@@ -30,16 +29,14 @@ pub(crate) struct GenerationOrder {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) sampling: TokenSampling,
     pub(crate) stops: Vec<String>,
+    /// Tokens that end the answer besides the model's.
+    pub(crate) end_tokens: Vec<u32>,
+    /// Whether the model's do not end it.
+    pub(crate) ignores_ends: bool,
     /// Number of tokens that are shown beside each chosen one; `None` for no tokens at all.
     pub(crate) top: Option<usize>,
-}
-
-/// One text or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
-pub(crate) enum TextOrTexts {
-    One(String),
-    Several(Vec<String>),
+    /// Names of the tools that the model may call.
+    pub(crate) tools: Vec<String>,
 }
 
 /// A number within a range.
@@ -89,13 +86,9 @@ pub(crate) fn token_count(
 /// If they are too many, too long or empty.
 pub(crate) fn stop_texts(
     name: &'static str,
-    texts: Option<TextOrTexts>,
+    texts: Option<Vec<String>>,
 ) -> Result<Vec<String>, ApiError> {
-    let texts = match texts {
-        None => Vec::new(),
-        Some(TextOrTexts::One(text)) => vec![text],
-        Some(TextOrTexts::Several(texts)) => texts,
-    };
+    let texts = texts.unwrap_or_default();
     if texts.len() > STOPS {
         let message = format!("{} texts, more than {STOPS}", texts.len());
         return Err(ApiError::of(name, message));
@@ -123,13 +116,16 @@ pub(crate) fn refuse(name: &'static str, is_there: bool, what: &str) -> Result<(
     }
 }
 
-/// Reads JSON.
-///
-/// # Errors
-/// What is wrong with it, and where.
-pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| {
-        let message = format!("the body is no such request: {error}");
-        ApiError::new(crate::api_error::ErrorKind::Invalid, message)
-    })
+/// Whether `type` and `role` have plain values everywhere. Templates get these unmarked.
+pub(crate) fn is_plain(value: &ChatValue) -> bool {
+    match value {
+        ChatValue::Object(members) => members.iter().all(|(name, it)| match it {
+            ChatValue::Text(text) if name == "type" || name == "role" => text
+                .chars()
+                .all(|it| it.is_ascii_alphanumeric() || "-_. ".contains(it)),
+            it => is_plain(it),
+        }),
+        ChatValue::List(items) => items.iter().all(is_plain),
+        _ => true,
+    }
 }

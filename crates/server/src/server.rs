@@ -1,15 +1,26 @@
 //! Socket and threads of a server, and its end.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use axum::Router;
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::answer::{AnswerDesk, ServedModel};
-use crate::connection::{ConnectionPatience, LimitedListener};
+use crate::client_watch::ClientWatch;
+use crate::connection::{ConnectionPatience, HealthReply, LimitedListener, WatchedConnection};
 use crate::engine_loop::EngineLoop;
 use crate::metrics::ServerMetrics;
 use crate::service::{AnswerNumbers, Service, router};
@@ -31,6 +42,8 @@ pub struct ServerConfig {
     pub queue: usize,
     /// Most connections; further ones get status 503.
     pub connections: usize,
+    /// Longest time until the head of a request is there, also of the next one of a connection.
+    pub head_time: Duration,
     /// Most bytes of a body.
     pub body_bytes: usize,
     /// Longest time of a body.
@@ -50,6 +63,7 @@ impl ServerConfig {
             running: 8,
             queue: 128,
             connections: 1024,
+            head_time: Duration::from_secs(15),
             body_bytes: 4 << 20,
             body_time: Duration::from_secs(30),
             time_out: Duration::from_secs(600),
@@ -210,27 +224,91 @@ impl Server {
             write: self.config.write_time,
             idle: self.config.time_out + Duration::from_secs(60),
         };
-        let listener = LimitedListener::new(listener, self.config.connections, patience);
-        let reached = |state: StopState| {
-            let mut states = self.stop.state.subscribe();
-            async move {
-                // The sender is in `self`, so that there is no error.
-                let _ = states.wait_for(|it| *it >= state).await;
+        let asked = Arc::clone(&service);
+        let health = HealthReply(Box::new(move || {
+            let (status, state) = asked.health();
+            (status, state.to_string())
+        }));
+        let listener = LimitedListener::new(listener, self.config.connections, patience, health);
+        let router = router(service);
+        let mut connections = JoinSet::new();
+        let mut finishing = pin!(reached(self.stop.state.subscribe(), StopState::Finishing));
+        loop {
+            tokio::select! {
+                connection = listener.accept() => {
+                    let states = self.stop.state.subscribe();
+                    let router = router.clone();
+                    let served = serve_connection(connection, router, states, self.config.head_time);
+                    connections.spawn(served);
+                }
+                Some(_) = connections.join_next() => {}
+                () = &mut finishing => break,
             }
-        };
-        let late = {
-            let (finishing, limit) = (reached(StopState::Finishing), self.config.time_out);
-            async move {
-                finishing.await;
-                tokio::time::sleep(limit + Duration::from_secs(5)).await;
-            }
-        };
-        let serve = axum::serve(listener, router(service))
-            .with_graceful_shutdown(reached(StopState::Finishing));
-        tokio::select! {
-            result = async { serve.await } => result,
-            () = reached(StopState::Now) => Ok(()),
-            () = late => Ok(()),
         }
+        drop(listener);
+        let last = self.config.time_out + Duration::from_secs(5);
+        tokio::select! {
+            () = async { while connections.join_next().await.is_some() {} } => {}
+            () = reached(self.stop.state.subscribe(), StopState::Now) => {}
+            () = tokio::time::sleep(last) => {}
+        }
+        // Connections that are left are closed.
+        Ok(())
+    }
+}
+
+/// Waits until a server is to stop that far.
+async fn reached(mut states: watch::Receiver<StopState>, state: StopState) {
+    // Without a sender there is no server any more.
+    let _ = states.wait_for(|it| *it >= state).await;
+}
+
+/// Serves a connection until it ends. Of a server that stops, one that has had no request yet ends
+/// at once, any other behind its request.
+async fn serve_connection(
+    connection: WatchedConnection,
+    router: Router,
+    states: watch::Receiver<StopState>,
+    head_time: Duration,
+) {
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let service = ConnectionService {
+        client: connection.client(),
+        router: TowerToHyperService::new(router),
+        has_begun: Arc::clone(&has_begun),
+    };
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_time)
+        .serve_connection(TokioIo::new(connection), service);
+    let mut connection = pin!(connection);
+    // An error of a connection is its client's: it has gone, or is no client of HTTP.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = reached(states, StopState::Finishing) => {}
+    }
+    if has_begun.load(Ordering::Relaxed) {
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
+}
+
+/// What answers the requests of a connection.
+struct ConnectionService {
+    client: ClientWatch,
+    router: TowerToHyperService<Router>,
+    has_begun: Arc<AtomicBool>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for ConnectionService {
+    type Response = Response;
+    type Error = Infallible;
+    type Future =
+        <TowerToHyperService<Router> as hyper::service::Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        self.has_begun.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(self.client.clone());
+        self.router.call(request)
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
@@ -19,11 +20,14 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use crate::answer::{AnswerDesk, AnswerFormat, RunningAnswer};
-use crate::anthropic::{AnthropicFormat, MessagesBody};
+use crate::anthropic::{AnthropicFormat, MessagesRequest};
 use crate::api_error::{ApiError, ErrorKind};
-use crate::openai::{ChatBody, CompletionBody, OpenaiFormat};
-use crate::order::{GenerationOrder, parse, refuse};
+use crate::client_watch::ClientWatch;
+use crate::openai::OpenaiFormat;
+use crate::openai_request::{OpenaiRequest, read_chat, read_completion};
+use crate::order::refuse;
 use crate::stream::EventStream;
+use crate::tool_syntax::ToolReader;
 
 const PAGE: &str = include_str!("page.html");
 /// What a browser may do on the page: nothing but talk with this server.
@@ -185,49 +189,57 @@ impl Service {
     }
 
     async fn chat(&self, request: Request) -> Result<Response, ApiError> {
-        let body: ChatBody = parse(&self.body(request).await?)?;
-        self.desk.model.check_name(body.options.model.as_deref())?;
-        let is_stream = body.options.stream.unwrap_or(false);
-        let (order, includes_usage) = body.into_order()?;
-        self.openai(order, true, (includes_usage, is_stream)).await
+        let client = client_of(&request);
+        let request = read_chat(&self.body(request).await?)?;
+        self.openai(request, true, client).await
     }
 
     async fn complete(&self, request: Request) -> Result<Response, ApiError> {
-        let body: CompletionBody = parse(&self.body(request).await?)?;
-        self.desk.model.check_name(body.options.model.as_deref())?;
-        let is_stream = body.options.stream.unwrap_or(false);
-        let (order, includes_usage) = body.into_order()?;
-        self.openai(order, false, (includes_usage, is_stream)).await
+        let client = client_of(&request);
+        let request = read_completion(&self.body(request).await?)?;
+        self.openai(request, false, client).await
     }
 
-    /// Answers an order in the form of OpenAI's chats or of its completions.
+    /// Answers in the form of OpenAI's chats or of its completions.
     async fn openai(
         &self,
-        order: GenerationOrder,
+        request: OpenaiRequest,
         is_chat: bool,
-        (includes_usage, is_stream): (bool, bool),
+        client: Option<ClientWatch>,
     ) -> Result<Response, ApiError> {
+        let model = Arc::clone(&self.desk.model);
+        model.check_name(request.model.as_deref())?;
+        let order = request.order;
         let shows_tokens = order.top.is_some();
-        let (answer, prompt) = self.desk.submit(order).await?;
+        let tools = match order.tools.is_empty() {
+            true => None,
+            false => {
+                let syntax = model.tool_syntax()?;
+                Some((syntax, ToolReader::new(syntax, order.tools.clone())))
+            }
+        };
+        let (answer, prompt) = self.desk.submit(order, client).await?;
         let format = OpenaiFormat {
-            model: Arc::clone(&self.desk.model),
+            model,
             id: self.numbers.id(if is_chat { "chatcmpl-" } else { "cmpl-" }),
             created: seconds_now(),
             is_chat,
             shows_tokens,
-            includes_usage,
+            includes_usage: request.includes_usage,
             prompt,
             offset: 0,
+            tools,
         };
-        self.respond(answer, format, is_stream).await
+        self.respond(answer, format, request.is_stream).await
     }
 
     async fn message(&self, request: Request) -> Result<Response, ApiError> {
-        let body: MessagesBody = parse(&self.body(request).await?)?;
+        let client = client_of(&request);
+        let mut body = MessagesRequest::read(&self.body(request).await?)?;
         self.desk.model.check_name(body.model.as_deref())?;
         refuse("model", body.model.is_none(), "requests without one are")?;
-        let is_stream = body.stream.unwrap_or(false);
-        let (answer, prompt) = self.desk.submit(body.into_order()?).await?;
+        let is_stream = body.take_stream()?;
+        let (answer, prompt) = self.desk.submit(body.into_order()?, client).await?;
         let format = AnthropicFormat {
             model: Arc::clone(&self.desk.model),
             id: self.numbers.id("msg_"),
@@ -237,10 +249,20 @@ impl Service {
     }
 
     async fn count(&self, request: Request) -> Result<Response, ApiError> {
-        let mut body: MessagesBody = parse(&self.body(request).await?)?;
+        let mut body = MessagesRequest::read(&self.body(request).await?)?;
         self.desk.model.check_name(body.model.as_deref())?;
         let (tokens, _) = self.desk.encode(body.take_prompt()?).await?;
         Ok(json_response(200, &json!({ "input_tokens": tokens.len() })))
+    }
+
+    /// Status and JSON of the server's health.
+    pub(crate) fn health(&self) -> (u16, Value) {
+        let (status, state) = match self.desk.metrics.is_healthy() {
+            _ if self.stops.load(Ordering::Relaxed) => (503, "stopping"),
+            true => (200, "ok"),
+            false => (503, "the last step has failed"),
+        };
+        (status, json!({ "status": state }))
     }
 
     /// The model, as both APIs show one.
@@ -306,6 +328,11 @@ async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, ApiError> {
     Ok(all)
 }
 
+/// What knows whether the client of a request is there.
+fn client_of(request: &Request) -> Option<ClientWatch> {
+    request.extensions().get::<ClientWatch>().cloned()
+}
+
 fn or_error(path: &str, result: Result<Response, ApiError>) -> Response {
     result.unwrap_or_else(|error| error_response(path, &error))
 }
@@ -335,7 +362,9 @@ async fn models(State(service): Shared) -> Response {
     json_response(200, &list)
 }
 
-async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
+async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>) -> Response {
+    // What is no UTF-8 is the name of no model.
+    let name = name.map_or_else(|_| "\u{fffd}".to_owned(), |Path(name)| name);
     let checked = service.desk.model.check_name(Some(&name));
     or_error(
         "/v1/models",
@@ -344,12 +373,8 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
 }
 
 async fn health(State(service): Shared) -> Response {
-    let (status, state) = match service.desk.metrics.is_healthy() {
-        _ if service.stops.load(Ordering::Relaxed) => (503, "stopping"),
-        true => (200, "ok"),
-        false => (503, "the last step has failed"),
-    };
-    json_response(status, &json!({ "status": state }))
+    let (status, state) = service.health();
+    json_response(status, &state)
 }
 
 async fn metrics(State(service): Shared) -> Response {

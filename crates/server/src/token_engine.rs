@@ -12,6 +12,11 @@ pub struct TokenSampling {
     pub top_k: usize,
     /// Probability of the most likely tokens that are kept.
     pub top_p: f32,
+    /// Part of the largest probability that kept tokens have at least.
+    pub min_p: f32,
+    /// Divisor of positive logits of tokens that stand among the last ones, and factor of negative
+    /// ones; 1 for none.
+    pub repetition_penalty: f32,
     /// What is taken from a logit for each time that its token stands among the last ones.
     pub frequency_penalty: f32,
     /// What is taken from a logit if its token stands among the last ones.
@@ -26,6 +31,8 @@ impl Default for TokenSampling {
             temperature: 1.0,
             top_k: 0,
             top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             seed: None,

@@ -3,10 +3,13 @@
 mod data;
 mod dates;
 mod filters;
+mod limits;
 mod marks;
 mod methods;
 mod python;
 mod source;
+mod sums;
+mod tag_tokens;
 mod template;
 
 pub use data::ChatValue;

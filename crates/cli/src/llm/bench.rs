@@ -6,21 +6,23 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use fercuda_llm::{Engine, EngineConfig, GenerationRequest, SamplerConfig};
+use fercuda_llm::{Engine, EngineConfig, GenerationRequest, ModelConfig, SamplerConfig};
 use fercuda_modelfile::ModelFile;
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use serde::Serialize;
 
 use crate::out::{note, say};
-use crate::status::ExitStatus;
+use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::bytes;
 
 /// Measures a language model: tokens a second of prompts and of generation.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Rows are as llama-bench names them: pp512 computes a prompt of 512 tokens, tg128
-generates 128 tokens; @ dN does so behind N tokens. Tokens are random, and no
-prompt is computed twice. The first repetition, which prepares, is not counted.
+generates 128 tokens; @ dN does so behind N tokens, rounded down to whole blocks
+of 16, which are computed before and not measured. Tokens are random, and no
+prompt is measured twice. The first repetition, which prepares, is not counted.
+Counts that do not fit into the model's context are reduced.
 
 Examples:
   fercuda bench model model.gguf
@@ -99,61 +101,166 @@ struct MeasuredModel {
     parallel: usize,
 }
 
+/// Tokens that a time covers.
+struct MeasuredSpan {
+    tokens: u64,
+    seconds: f64,
+}
+
+impl MeasuredSpan {
+    /// Tokens a second.
+    fn rate(&self, test: &ModelTest) -> Result<f64> {
+        // Clocks have steps, and a time of a few of them says nothing.
+        const LEAST_SECONDS: f64 = 1e-6;
+        if self.tokens == 0 || self.seconds < LEAST_SECONDS {
+            bail_usage!(
+                "{}: {} tokens in {:.1e} s cannot be measured\ntry: a larger {}",
+                test.name(),
+                self.tokens,
+                self.seconds,
+                if test.is_prompt {
+                    "--prompts"
+                } else {
+                    "--generated"
+                }
+            );
+        }
+        Ok(self.tokens as f64 / self.seconds)
+    }
+}
+
+/// A row that is measured.
+#[derive(Clone, Copy)]
+struct ModelTest {
+    count: u64,
+    is_prompt: bool,
+    depth: u64,
+}
+
+/// Places of a block of the cache: as many tokens as are kept together.
+const BLOCK: u64 = 16;
+
+impl ModelTest {
+    fn name(&self) -> String {
+        let kind = if self.is_prompt { "pp" } else { "tg" };
+        match self.depth {
+            0 => format!("{kind}{}", self.count),
+            depth => format!("{kind}{} @ d{depth}", self.count),
+        }
+    }
+
+    /// Positions that a request has.
+    fn positions(&self) -> u64 {
+        let before = self.depth.saturating_add(self.count);
+        // A generation begins behind one token, with one that is not counted.
+        before.saturating_add(if self.is_prompt { 1 } else { 2 })
+    }
+
+    /// The test with as many tokens as the context has room for.
+    fn within(self, context: u64) -> Result<ModelTest> {
+        let over = self.positions().saturating_sub(context.saturating_add(1));
+        if over == 0 {
+            return Ok(self);
+        }
+        let Some(count) = self.count.checked_sub(over).filter(|it| *it > 0) else {
+            bail_usage!(
+                "--depths {}: the context of the model has {context} positions\ntry: a smaller one",
+                self.depth
+            );
+        };
+        let reduced = ModelTest { count, ..self };
+        note!(
+            "{} is reduced to {}: the context of the model",
+            self.name(),
+            reduced.name()
+        );
+        Ok(reduced)
+    }
+}
+
 impl MeasuredModel {
-    fn request(&mut self, prompt: u32, generated: u32) -> GenerationRequest {
-        GenerationRequest {
-            tokens: (0..prompt.max(1))
-                .map(|_| self.random.u32(..self.vocabulary))
-                .collect(),
-            max_tokens: generated as usize,
+    fn random(&mut self, count: u64) -> Vec<u32> {
+        (0..count)
+            .map(|_| self.random.u32(..self.vocabulary))
+            .collect()
+    }
+
+    fn add(&mut self, tokens: Vec<u32>, generated: u64) -> Result<()> {
+        self.engine.add(GenerationRequest {
+            tokens,
+            max_tokens: usize::try_from(generated).unwrap_or(usize::MAX),
             sampler: SamplerConfig::default(),
             end_tokens: Vec::new(),
             top: None,
-        }
+        })?;
+        Ok(())
     }
 
-    /// Runs requests of equal sizes; seconds until all have their first token, and behind that.
-    fn run(&mut self, prompt: u32, generated: u32) -> Result<(f64, f64)> {
-        let begun = Instant::now();
-        for _ in 0..self.parallel {
-            let request = self.request(prompt, generated);
-            self.engine.add(request)?;
+    /// Runs requests behind prompts of these tokens, each with random ones of its own, and ends
+    /// them. Returns what was computed until all have their first token, and what was generated
+    /// behind that.
+    fn run(
+        &mut self,
+        before: &[Vec<u32>],
+        prompt: u64,
+        generated: u64,
+    ) -> Result<(MeasuredSpan, MeasuredSpan)> {
+        for tokens in before {
+            let own = self.random(prompt);
+            self.add([&tokens[..], &own].concat(), generated)?;
         }
-        let (mut waiting, mut first) = (self.parallel, 0.0);
+        let computed = self.engine.computed_tokens();
+        let (begun, mut first) = (Instant::now(), None);
         let mut seen = std::collections::HashSet::new();
+        let mut behind = 0;
         while !self.engine.is_idle() {
-            for event in self.engine.step()? {
-                if seen.insert(event.request) {
-                    waiting -= 1;
-                }
+            let events = self.engine.step()?;
+            if first.is_some() {
+                behind += events.len() as u64;
             }
-            if waiting == 0 && first == 0.0 {
-                first = begun.elapsed().as_secs_f64();
+            seen.extend(events.iter().map(|event| event.request));
+            if first.is_none() && seen.len() == before.len() {
+                let tokens = self.engine.computed_tokens() - computed;
+                first = Some((tokens, Instant::now()));
             }
         }
-        Ok((first, begun.elapsed().as_secs_f64() - first))
+        let Some((tokens, at)) = first else {
+            anyhow::bail!("a request has ended without a token");
+        };
+        let seconds = (at - begun).as_secs_f64();
+        let later = at.elapsed().as_secs_f64();
+        let generated = MeasuredSpan {
+            tokens: behind,
+            seconds: later,
+        };
+        Ok((MeasuredSpan { tokens, seconds }, generated))
     }
 
     /// Tokens a second of one row, each repetition.
-    fn row(&mut self, args: &ModelBenchArgs, test: (u32, bool), depth: u32) -> Result<Vec<f64>> {
+    fn row(&mut self, repetitions: u32, test: &ModelTest) -> Result<Vec<f64>> {
+        let depth = test.depth / BLOCK * BLOCK;
+        let before: Vec<Vec<u32>> = (0..self.parallel).map(|_| self.random(depth)).collect();
         let mut rates = Vec::new();
-        for _ in 0..=args.repetitions {
-            let all = f64::from(self.parallel as u32);
-            rates.push(match test {
-                (prompt, true) => {
-                    // What stands before is computed with the prompt, and is no part of it.
-                    let before = match depth {
-                        0 => 0.0,
-                        _ => self.run(depth, 1)?.0,
-                    };
-                    let (whole, _) = self.run(depth + prompt, 1)?;
-                    all * f64::from(prompt) / (whole - before).max(1e-9)
+        for _ in 0..=repetitions {
+            if depth > 0 {
+                // The cache keeps these, if it has lost them or not.
+                for tokens in &before {
+                    self.add(tokens.clone(), 1)?;
                 }
-                (generated, false) => {
-                    let (_, seconds) = self.run(depth + 1, generated + 1)?;
-                    all * f64::from(generated) / seconds.max(1e-9)
+                while !self.engine.is_idle() {
+                    self.engine.step()?;
                 }
-            });
+            }
+            let (prompt, generated) = match test.is_prompt {
+                true => (test.count, 1),
+                false => (1, test.count + 1),
+            };
+            let (computed, generated) = self.run(&before, prompt, generated)?;
+            let span = match test.is_prompt {
+                true => computed,
+                false => generated,
+            };
+            rates.push(span.rate(test)?);
         }
         Ok(rates.split_off(1))
     }
@@ -170,13 +277,15 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
     let file = ModelFile::open(&args.model)
         .with_context(|| format!("cannot load {}", args.model.display()))?;
     let runtime = Runtime::open(RuntimeConfig::default())?;
-    let most = |all: &[u32]| all.iter().copied().max().unwrap_or_default();
-    let each = most(&args.depths) + most(&args.prompts).max(most(&args.generated)) + 2;
+    let context = ModelConfig::of(&file)?.context;
+    let tests = tests(args, context)?;
+    let each = tests.iter().map(ModelTest::positions).max().unwrap_or(2);
+    let each = each.min(context);
     let config = EngineConfig {
         batch_tokens: Some(args.batch.into()),
         requests: args.parallel.into(),
-        context: Some(u64::from(each).next_multiple_of(16)),
-        cache_tokens: Some(u64::from(each).next_multiple_of(16) * u64::from(args.parallel)),
+        context: Some(each),
+        cache_tokens: Some(each.next_multiple_of(BLOCK) * u64::from(args.parallel)),
         ..EngineConfig::default()
     };
     let engine = Engine::load(&runtime, &file, &config, |_, _| {})?;
@@ -192,25 +301,15 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
         parallel: args.parallel as usize,
     };
     let mut rows = Vec::new();
-    for depth in &args.depths {
-        let prompts = args.prompts.iter().map(|it| (*it, true));
-        let all = prompts.chain(args.generated.iter().map(|it| (*it, false)));
-        for (count, is_prompt) in all.filter(|(count, _)| *count > 0) {
-            let kind = if is_prompt { "pp" } else { "tg" };
-            let behind = match depth {
-                0 => String::new(),
-                depth => format!(" @ d{depth}"),
-            };
-            let test = format!("{kind}{count}{behind}");
-            note!("measuring {test} ...");
-            let rates = measured.row(args, (count, is_prompt), *depth)?;
-            let (tokens_per_second, deviation) = mean(&rates);
-            rows.push(ModelBenchRow {
-                test,
-                tokens_per_second,
-                deviation,
-            });
-        }
+    for test in tests {
+        note!("measuring {} ...", test.name());
+        let rates = measured.row(args.repetitions, &test)?;
+        let (tokens_per_second, deviation) = mean(&rates);
+        rows.push(ModelBenchRow {
+            test: test.name(),
+            tokens_per_second,
+            deviation,
+        });
     }
     let report = ModelBenchReport {
         model: name(&args.model),
@@ -223,6 +322,24 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
     };
     print(&report, args.json)?;
     Ok(ExitStatus::Success.into())
+}
+
+/// The rows that are measured, within the context of the model.
+fn tests(args: &ModelBenchArgs, context: u64) -> Result<Vec<ModelTest>> {
+    let mut tests = Vec::new();
+    for depth in &args.depths {
+        let prompts = args.prompts.iter().map(|it| (*it, true));
+        let all = prompts.chain(args.generated.iter().map(|it| (*it, false)));
+        for (count, is_prompt) in all.filter(|(count, _)| *count > 0) {
+            let test = ModelTest {
+                count: count.into(),
+                is_prompt,
+                depth: (*depth).into(),
+            };
+            tests.push(test.within(context)?);
+        }
+    }
+    Ok(tests)
 }
 
 fn name(path: &Path) -> String {
@@ -294,4 +411,47 @@ fn print(report: &ModelBenchReport, is_json: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(count: u64, is_prompt: bool, depth: u64) -> ModelTest {
+        ModelTest {
+            count,
+            is_prompt,
+            depth,
+        }
+    }
+
+    #[test]
+    fn counts_are_reduced_to_the_context() {
+        let within = |it: ModelTest| it.within(512).map(|it| it.count).ok();
+        assert_eq!(within(test(512, true, 0)), Some(512));
+        assert_eq!(within(test(513, true, 0)), Some(512));
+        assert_eq!(within(test(u64::from(u32::MAX), true, 0)), Some(512));
+        assert_eq!(within(test(128, true, 500)), Some(12));
+        assert_eq!(within(test(511, false, 0)), Some(511));
+        assert_eq!(within(test(512, false, 0)), Some(511));
+        assert_eq!(within(test(1, true, 512)), None);
+        assert_eq!(within(test(1, false, u64::from(u32::MAX))), None);
+        let error = test(1, true, 600).within(512).err().unwrap().to_string();
+        assert!(
+            error.contains("--depths 600: the context of the model has 512"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn times_that_cannot_be_measured_are_errors() {
+        let span = |tokens, seconds| MeasuredSpan { tokens, seconds };
+        let test = test(1, true, 300);
+        assert_eq!(span(3, 0.5).rate(&test).unwrap(), 6.0);
+        for unmeasured in [span(0, 1.0), span(1, 0.0), span(1, 1e-9)] {
+            let error = unmeasured.rate(&test).unwrap_err().to_string();
+            assert!(error.contains("pp1 @ d300: "), "{error}");
+            assert!(error.contains("try: a larger --prompts"), "{error}");
+        }
+    }
 }

@@ -1,15 +1,21 @@
 //! `fercuda chat`: a conversation with a language model.
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::{self, BufRead, IsTerminal as _, Read as _};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use fercuda_tokenizer::{ChatRequest, ChatTemplate, ChatValue};
+use fercuda_llm::LlmError;
+use fercuda_tokenizer::{ChatRequest, ChatTemplate, ChatValue, TokenizerError};
 
-use super::{LoadedModel, ModelArgs, SamplerArgs, show, wants_figures};
+use super::{
+    Generated, LoadedModel, MOST_PROMPT, ModelArgs, SamplerArgs, TemplateArgs, show, wants_figures,
+    watch_interrupts,
+};
+use crate::errors::report;
 use crate::out::{alert, note, say};
 use crate::status::{ExitStatus, bail_usage};
+use crate::terminal::bytes;
 
 const COMMANDS: &str = "\
 /clear         forget the conversation
@@ -34,6 +40,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Text of the system message.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -76,9 +84,10 @@ impl Conversation {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut model = args.model.load()?;
-    let Some(source) = model.template.clone() else {
+    let Some(source) = args.template.source(model.template.as_ref())? else {
         bail_usage!(
-            "the file has no chat template\ntry: fercuda generate, or a file of an instruction model"
+            "the file has no chat template\ntry: --chat-template, or fercuda generate, or a file of \
+             an instruction model"
         );
     };
     let template = ChatTemplate::new(&source, &model.tokenizer)?;
@@ -88,15 +97,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut system = args.system.clone();
     let mut conversation = Conversation::begin(system.as_deref());
-    let mut lines = std::io::stdin().lock().lines();
+    let interrupted = watch_interrupts()?;
+    let mut stdin = io::stdin().lock();
     loop {
         if is_terminal {
             show("> ");
         }
         // Here Ctrl-C ends the program.
-        model.interrupted.store(true, Ordering::Relaxed);
-        let Some(line) = lines.next().transpose()? else {
-            break;
+        interrupted.store(true, Ordering::Relaxed);
+        let line = match read_line(&mut stdin)? {
+            ChatLine::Text(line) => line,
+            ChatLine::TooLong => {
+                let most = bytes(MOST_PROMPT);
+                alert!("a line has more than {most}, and is left out\ntry: a shorter one");
+                continue;
+            }
+            ChatLine::End => break,
         };
         let line = line.trim();
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -115,40 +131,81 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 }
             }
             "/again" => match conversation.back_to_user() {
-                true => answer(args, &mut model, &template, &mut conversation)?,
+                true => answer(
+                    args,
+                    (&mut model, &template),
+                    &mut conversation,
+                    &interrupted,
+                )?,
                 false => alert!("there is no message yet"),
             },
             _ if word.starts_with('/') => alert!("{word} is no command\ntry: /help"),
             _ => {
                 conversation.messages.push(("user", line.to_owned()));
-                answer(args, &mut model, &template, &mut conversation)?;
+                answer(
+                    args,
+                    (&mut model, &template),
+                    &mut conversation,
+                    &interrupted,
+                )?;
             }
         }
     }
     Ok(ExitStatus::Success.into())
 }
 
+/// A line of a conversation.
+enum ChatLine {
+    Text(String),
+    /// One that is longer than lines may be; it was read and left.
+    TooLong,
+    End,
+}
+
+/// Reads a line. What is no UTF-8 in it becomes U+FFFD, as in a prompt.
+fn read_line(from: &mut impl BufRead) -> io::Result<ChatLine> {
+    let mut line = Vec::new();
+    let most = MOST_PROMPT + 1;
+    let count = from.by_ref().take(most).read_until(b'\n', &mut line)?;
+    if count == 0 {
+        return Ok(ChatLine::End);
+    }
+    if count as u64 == most && line.last() != Some(&b'\n') {
+        drop(line);
+        from.skip_until(b'\n')?;
+        return Ok(ChatLine::TooLong);
+    }
+    Ok(ChatLine::Text(String::from_utf8_lossy(&line).into_owned()))
+}
+
+/// Whether an error is one of a message, with which a conversation cannot go on, and not of the
+/// device.
+fn is_of_message(error: &anyhow::Error) -> bool {
+    let is_request = |it: &LlmError| matches!(it, LlmError::Request { .. });
+    error.is::<TokenizerError>() || error.downcast_ref().is_some_and(is_request)
+}
+
 /// Generates an answer and shows it. One that cannot be generated is reported, and the message is
 /// taken back.
 fn answer(
     args: &Args,
-    model: &mut LoadedModel,
-    template: &ChatTemplate,
+    (model, template): (&mut LoadedModel, &ChatTemplate),
     conversation: &mut Conversation,
+    interrupted: &AtomicBool,
 ) -> Result<()> {
-    let prompt = template.render(&conversation.request())?;
-    let tokens = model.tokenizer.encode_prompt(&prompt)?;
-    let context = model.engine.context();
-    if tokens.len() as u64 >= context {
-        conversation.messages.pop();
-        alert!(
-            "the conversation has {} tokens, the context {context}\ntry: /clear, or a larger --context",
-            tokens.len()
-        );
-        return Ok(());
-    }
-    let config = args.sampler.config();
-    let generated = model.generate(tokens, args.max_tokens as usize, config, show)?;
+    let generated = match generate(args, (model, template), conversation, interrupted) {
+        Ok(Some(generated)) => generated,
+        Ok(None) => {
+            conversation.messages.pop();
+            return Ok(());
+        }
+        Err(error) if is_of_message(&error) => {
+            conversation.messages.pop();
+            report(&error, ExitStatus::Failure);
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
     say!("");
     if generated.finished.is_none() {
         note!("stopped");
@@ -162,4 +219,52 @@ fn answer(
     }
     conversation.messages.push(("assistant", generated.text));
     Ok(())
+}
+
+/// The answer to a conversation; `None` for one that is too long, which is reported.
+fn generate(
+    args: &Args,
+    (model, template): (&mut LoadedModel, &ChatTemplate),
+    conversation: &Conversation,
+    interrupted: &AtomicBool,
+) -> Result<Option<Generated>> {
+    let prompt = template.render(&conversation.request())?;
+    let tokens = model.tokenizer.encode_prompt(&prompt)?;
+    let context = model.engine.context();
+    if tokens.len() as u64 >= context {
+        alert!(
+            "the conversation has {} tokens, the context {context}\ntry: /clear, or a larger --context",
+            tokens.len()
+        );
+        return Ok(None);
+    }
+    let request = (tokens, args.max_tokens as usize);
+    let generated = model.generate(request, args.sampler.config(), interrupted, show)?;
+    Ok(Some(generated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_whole_or_left() {
+        let long = "x".repeat(MOST_PROMPT as usize);
+        let input = format!("one\n\n{long}\n{long}y\nlast");
+        let mut input = [input.as_bytes(), b"\xff\n"].concat();
+        input.truncate(input.len() - 1);
+        let mut from = &input[..];
+        let mut read = || match read_line(&mut from).unwrap() {
+            ChatLine::Text(text) => Some(text.trim().len()),
+            ChatLine::TooLong => Some(usize::MAX),
+            ChatLine::End => None,
+        };
+        assert_eq!(read(), Some(3));
+        assert_eq!(read(), Some(0));
+        assert_eq!(read(), Some(long.len()));
+        assert_eq!(read(), Some(usize::MAX));
+        // "last" and U+FFFD.
+        assert_eq!(read(), Some(7));
+        assert_eq!(read(), None);
+    }
 }

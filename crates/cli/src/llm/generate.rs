@@ -7,19 +7,16 @@ use fercuda_llm::FinishReason;
 use fercuda_tokenizer::Special;
 use serde::Serialize;
 
-use super::{ModelArgs, SamplerArgs, show, wants_figures};
+use super::{MOST_PROMPT, ModelArgs, SamplerArgs, show, wants_figures, watch_interrupts};
 use crate::input::read_stdin;
-use crate::out::{alert, say};
-use crate::status::ExitStatus;
-
-/// Most bytes of a prompt.
-const MOST_PROMPT: u64 = 16 << 20;
+use crate::out::{alert, note, say};
+use crate::status::{ExitStatus, bail_usage};
 
 /// Generate text behind a prompt with a language model.
 #[derive(clap::Args)]
 #[command(after_help = "\
 The text alone is written to standard output, as it is generated; Ctrl-C ends
-it. With a GPU the model runs there; else on the software device, where
+it, with the exit status 130. With a GPU the model runs there; else on the software device, where
 FERCUDA_SOFT_CHECK=0 leaves checks out and is faster.
 
 Examples:
@@ -71,6 +68,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         false => Special::AsText,
     };
     let mut tokens = model.tokenizer.encode(&prompt, special)?;
+    // BOS and EOS stand by themselves.
+    let is_short = tokens.len() <= 2 && !prompt.is_empty();
+    if is_short && model.tokenizer.encode_part(&prompt, special)?.is_empty() {
+        bail_usage!(
+            "the model has no tokens for the characters of the prompt\ntry: a prompt in a language \
+             of the model"
+        );
+    }
     if tokens.is_empty() {
         // Of an empty prompt a text begins.
         tokens.extend(model.tokenizer.bos().or(model.tokenizer.eos()));
@@ -78,7 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let prompt_tokens = tokens.len();
     let max_tokens = args.max_tokens as usize;
     let config = args.sampler.config();
-    let generated = model.generate(tokens, max_tokens, config, |text| {
+    let interrupted = watch_interrupts()?;
+    let generated = model.generate((tokens, max_tokens), config, &interrupted, |text| {
         if !args.json {
             show(text);
         }
@@ -109,6 +115,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             generated.tokens.len(),
             generated.rate()
         );
+    }
+    if generated.finished.is_none() {
+        let count = generated.tokens.len();
+        note!("interrupted: {count} of at most {max_tokens} tokens are generated");
+        return Ok(ExitStatus::Interrupted.into());
     }
     Ok(ExitStatus::Success.into())
 }

@@ -21,9 +21,16 @@ use fercuda_tensor::Dtype;
 use fercuda_tokenizer::Tokenizer;
 use signal_hook::consts::SIGINT;
 
+use crate::input::read_at_most;
 use crate::out::{is_quiet, step, write};
 use crate::progress::progress_bar;
+use crate::status::bail_usage;
 use crate::terminal::bytes;
+
+/// Most bytes of a prompt, or of a line of a conversation.
+pub(crate) const MOST_PROMPT: u64 = 16 << 20;
+/// Most bytes of a file with a chat template.
+const MOST_TEMPLATE: u64 = 1 << 20;
 
 /// Options of the commands that load a model.
 #[derive(clap::Args)]
@@ -37,6 +44,38 @@ pub(crate) struct ModelArgs {
     /// Type of keys and values in the cache.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "bf16", "f8e4m3", "f8e5m2"])]
     kv_type: String,
+}
+
+/// Option of the commands that write conversations.
+#[derive(clap::Args)]
+pub(crate) struct TemplateArgs {
+    /// File with a chat template in Jinja, in place of the model's.
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+}
+
+impl TemplateArgs {
+    /// The template's text: the file's, or else the model's, if it has one.
+    pub(crate) fn source(&self, of_model: Option<&String>) -> Result<Option<String>> {
+        let Some(path) = &self.chat_template else {
+            return Ok(of_model.cloned());
+        };
+        let bytes = read_at_most(path, MOST_TEMPLATE)?;
+        if bytes.len() as u64 > MOST_TEMPLATE {
+            let most = crate::terminal::bytes(MOST_TEMPLATE);
+            bail_usage!(
+                "{} has more than {most}\ntry: a chat template",
+                path.display()
+            );
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text)),
+            Err(_) => bail_usage!(
+                "{} is no text of UTF-8\ntry: a chat template",
+                path.display()
+            ),
+        }
+    }
 }
 
 /// Options of how tokens are chosen.
@@ -97,8 +136,6 @@ pub(crate) struct LoadedModel {
     pub(crate) tokenizer: Tokenizer,
     /// The text of its chat template, if the file has one.
     pub(crate) template: Option<String>,
-    /// Set by Ctrl-C.
-    pub(crate) interrupted: Arc<AtomicBool>,
 }
 
 /// What was generated, and how long it took.
@@ -117,7 +154,7 @@ impl Generated {
     /// Tokens a second behind the first one.
     pub(crate) fn rate(&self) -> f64 {
         let others = self.tokens.len().saturating_sub(1) as f64;
-        let seconds = (self.total - self.first).as_secs_f64();
+        let seconds = self.total.saturating_sub(self.first).as_secs_f64();
         if seconds > 0.0 { others / seconds } else { 0.0 }
     }
 }
@@ -165,17 +202,20 @@ impl ModelArgs {
             begun.elapsed(),
             bytes(engine.session().held_bytes())
         );
-        let interrupted = Arc::new(AtomicBool::new(false));
-        // A second one, before the first has had effect, ends the program.
-        signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))?;
-        signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
         Ok(LoadedModel {
             engine,
             tokenizer,
             template,
-            interrupted,
         })
     }
+}
+
+/// A flag that Ctrl-C sets. A second one, before the first has had effect, ends the program.
+pub(crate) fn watch_interrupts() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))?;
+    signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
+    Ok(interrupted)
 }
 
 fn open(path: &Path) -> Result<ModelFile> {
@@ -183,15 +223,16 @@ fn open(path: &Path) -> Result<ModelFile> {
 }
 
 impl LoadedModel {
-    /// Generates behind these tokens; `show` gets each part of the text when it is decided.
+    /// Generates behind these tokens, until the flag is set at most; `show` gets each part of the
+    /// text when it is decided.
     pub(crate) fn generate(
         &mut self,
-        tokens: Vec<u32>,
-        max_tokens: usize,
+        (tokens, max_tokens): (Vec<u32>, usize),
         sampler: SamplerConfig,
+        interrupted: &AtomicBool,
         mut show: impl FnMut(&str),
     ) -> Result<Generated> {
-        self.interrupted.store(false, Ordering::Relaxed);
+        interrupted.store(false, Ordering::Relaxed);
         let request = GenerationRequest {
             tokens,
             max_tokens,
@@ -203,19 +244,31 @@ impl LoadedModel {
         let mut first = Duration::ZERO;
         let (mut all, mut text) = (Vec::new(), String::new());
         let mut detokenizer = self.tokenizer.detokenizer_behind(false);
-        let interrupted = &self.interrupted;
-        let finished = self.engine.generate(request, |event| {
-            if all.is_empty() {
-                first = begun.elapsed();
+        let id = self.engine.add(request)?;
+        let mut finished = None;
+        // A prompt takes many steps, of which none but the last gives a token.
+        while finished.is_none() && !interrupted.load(Ordering::Relaxed) {
+            let events = match self.engine.step() {
+                Ok(events) => events,
+                Err(error) => {
+                    self.engine.cancel(id);
+                    return Err(error.into());
+                }
+            };
+            for event in events.iter().filter(|event| event.request == id) {
+                if all.is_empty() {
+                    first = begun.elapsed();
+                }
+                all.push(event.token);
+                let before = text.len();
+                if event.finished != Some(FinishReason::End) {
+                    detokenizer.push(event.token, &mut text);
+                }
+                show(&text[before..]);
+                finished = event.finished;
             }
-            all.push(event.token);
-            let before = text.len();
-            if event.finished != Some(FinishReason::End) {
-                detokenizer.push(event.token, &mut text);
-            }
-            show(&text[before..]);
-            !interrupted.load(Ordering::Relaxed)
-        })?;
+        }
+        self.engine.cancel(id);
         let before = text.len();
         detokenizer.finish(&mut text);
         show(&text[before..]);

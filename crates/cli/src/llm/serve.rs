@@ -15,19 +15,19 @@ use fercuda_server::{
     EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop, TokenEngine,
     TokenFinish, TokenRequest,
 };
-use fercuda_tokenizer::ChatTemplate;
+use fercuda_tokenizer::{ChatTemplate, Tokenizer};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::ModelArgs;
+use super::{ModelArgs, TemplateArgs};
 use crate::out::{alert, note, say};
 use crate::status::{ExitStatus, bail_usage};
 
 /// Serve a language model over HTTP, with OpenAI's and Anthropic's requests.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The address is written to standard output when the server is ready, and opens a
-page to chat in a browser. Paths: /v1/chat/completions, /v1/completions,
+The address is written to standard output when the model has computed a token,
+and opens a page to chat in a browser. Paths: /v1/chat/completions, /v1/completions,
 /v1/messages, /v1/models, /health, /metrics. SIGTERM or Ctrl-C lets running
 requests end; a second one does not.
 
@@ -38,6 +38,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Port; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
@@ -103,6 +105,8 @@ impl TokenEngine for ServedEngine {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
             top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repeat_penalty: sampling.repetition_penalty,
             frequency_penalty: sampling.frequency_penalty,
             presence_penalty: sampling.presence_penalty,
             seed: sampling.seed,
@@ -173,6 +177,27 @@ fn stop_by_signals(stop: ServerStop) -> Result<()> {
     Ok(())
 }
 
+/// Generates a little: what a step needs is there, or is missed before a client asks.
+///
+/// # Errors
+/// Of the first step, such as of a compiler that is not there.
+fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer) -> Result<()> {
+    let token = tokenizer.bos().or(tokenizer.eos()).unwrap_or(0);
+    let request = GenerationRequest {
+        tokens: vec![token],
+        max_tokens: 2,
+        sampler: SamplerConfig::default(),
+        end_tokens: Vec::new(),
+        top: None,
+    };
+    let generated = engine.generate(request, |_| true);
+    generated.context("the model is loaded, but cannot be computed")?;
+    Ok(())
+}
+
+/// Files that the process has open besides connections, at most.
+const OWN_FILES: u64 = 64;
+
 /// Lets this process open as many files as it may, and returns how many connections that leaves
 /// room for: twice as many again may be in refusal.
 fn connection_limit() -> usize {
@@ -181,7 +206,7 @@ fn connection_limit() -> usize {
     // Where that is not allowed, it stays as it is.
     setrlimit(Resource::Nofile, limit).unwrap_or_default();
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    (files / 4).clamp(16, 4096) as usize
+    (files.saturating_sub(OWN_FILES) / 3).clamp(4, 4096) as usize
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -201,13 +226,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     // Before the model is loaded, which takes long.
     let server = Server::bind(config)?;
-    let loaded = args.model.load_with(EngineConfig {
+    let mut loaded = args.model.load_with(EngineConfig {
         requests: args.parallel,
         cache_tokens: args.cache_tokens,
         ..EngineConfig::default()
     })?;
-    let template = match &loaded.template {
-        Some(source) => match ChatTemplate::new(source, &loaded.tokenizer) {
+    let template = match args.template.source(loaded.template.as_ref())? {
+        Some(source) => match ChatTemplate::new(&source, &loaded.tokenizer) {
             Ok(template) => Some(template),
             Err(error) => {
                 alert!("no chats: {error}");
@@ -215,10 +240,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         },
         None => {
-            alert!("no chats: the file has no chat template");
+            alert!("no chats: the file has no chat template\ntry: --chat-template");
             None
         }
     };
+    try_steps(&mut loaded.engine, &loaded.tokenizer)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let model = ServedModel {
         name: args.name(),

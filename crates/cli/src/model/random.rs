@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use fercuda_llm::{ModelShape, SHAPES};
 use fercuda_modelfile::TensorType;
+use fercuda_tensor::Dtype;
 
 use crate::out::note;
 use crate::output::OutputFile;
@@ -59,7 +60,18 @@ pub(super) fn run(args: &ModelRandomArgs) -> Result<ExitCode> {
         let out = plain(&args.out);
         bail_usage!("{out}: no GGUF file\ntry: a name that ends with .gguf");
     }
-    let mut file = OutputFile::open(&args.out, args.force, &[])?;
+    let is_run = match args.r#type {
+        TensorType::Scalar(kind) => matches!(kind, Dtype::F32 | Dtype::F16 | Dtype::Bf16),
+        TensorType::Block(_) => true,
+        TensorType::Narrow(_) => false,
+    };
+    if !is_run {
+        bail_usage!(
+            "--type {}: models of it are not run\ntry: F32, F16, BF16, or blocks such as Q8_0",
+            args.r#type
+        );
+    }
+    let mut file = OutputFile::open(&args.out, args.force, &[])?.by_umask();
     let mut bar = None;
     let mut all = 0;
     args.shape.write(

@@ -100,7 +100,7 @@ pub(super) fn quantize(args: &ModelQuantizeArgs) -> Result<ExitCode> {
 
 fn open_output(model: &ModelFile, out: &Path, force: bool) -> Result<OutputFile> {
     let inputs: Vec<&Path> = model.parts().iter().map(|part| part.path()).collect();
-    OutputFile::open(out, force, &inputs)
+    Ok(OutputFile::open(out, force, &inputs)?.by_umask())
 }
 
 fn write(

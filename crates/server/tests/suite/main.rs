@@ -5,4 +5,5 @@ mod anthropic;
 mod limits;
 mod openai;
 mod support;
+mod tools;
 mod traffic;

@@ -203,10 +203,44 @@ fn requests_that_cannot_be_done_are_refused_with_the_member() {
     };
     let members = [
         ("n", json!(2), "other than one choice"),
+        ("tools", json!([{ "type": "function" }]), "tools[0]: "),
         (
             "tools",
-            json!([{ "type": "function" }]),
-            "tools are not supported",
+            json!([{ "type": "function", "function": { "name": "f" } }]),
+            "tools are not supported with the chat template",
+        ),
+        ("max_tokens", json!("5"), "a text, not a whole number"),
+        ("temperature", json!([]), "a list, not a number"),
+        ("stream", json!("yes"), "a text, not true or false"),
+        ("stream_options", json!(5), "5, not an object"),
+        ("stop", json!([1]), "not a text or a list of texts"),
+        ("seed", json!(1.5), "1.5, not a whole number"),
+        ("messages", json!("Hi"), "a text, not a list"),
+        ("model", json!(5), "5, not a text"),
+        ("top_k", json!(-2), "less than -1"),
+        ("min_p", json!(1.5), "not between 0 and 1"),
+        ("repetition_penalty", json!(0), "not above 0"),
+        (
+            "stop_token_ids",
+            json!([-1]),
+            "not a list of numbers of tokens",
+        ),
+        ("min_tokens", json!(3), "not supported"),
+        ("guided_json", json!({ "type": "object" }), "not supported"),
+        (
+            "structured_outputs",
+            json!({ "regex": "a" }),
+            "not supported",
+        ),
+        ("continue_final_message", json!(true), "not supported"),
+        ("add_generation_prompt", json!(false), "not supported"),
+        ("chat_template", json!("{{ 1 }}"), "not supported"),
+        ("skip_special_tokens", json!(false), "not supported"),
+        ("use_beam_search", json!(true), "not supported"),
+        (
+            "chat_template_kwargs",
+            json!({ "messages": [] }),
+            "no variable",
         ),
         (
             "response_format",
@@ -259,7 +293,16 @@ fn requests_that_cannot_be_done_are_refused_with_the_member() {
         "prompt",
         "2 prompts",
     );
-    refused(path, json!({ "prompt": {} }), 400, "", "expected a prompt");
+    for odd in [json!({}), json!(5), json!(["a", 1]), json!([[1], "a", {}])] {
+        refused(
+            path,
+            json!({ "prompt": odd }),
+            400,
+            "prompt",
+            "expected a prompt",
+        );
+    }
+    refused(path, json!({}), 400, "prompt", "missing");
     refused(path, json!({ "prompt": [[]] }), 400, "", "without tokens");
     refused(
         path,
@@ -280,8 +323,74 @@ fn requests_that_cannot_be_done_are_refused_with_the_member() {
         "messages": [{ "role": "user", "content": "x", "name": null }], "stop": null, "n": 1,
         "temperature": null, "stream": null, "stream_options": null, "logit_bias": {},
         "tools": [], "response_format": { "type": "text" }, "logprobs": false, "top_logprobs": null,
+        "min_tokens": 0, "guided_json": null, "add_generation_prompt": true, "echo": false,
+        "continue_final_message": false, "repetition_penalty": 1, "tool_choice": "auto",
+        "reasoning_effort": "low", "store": false, "metadata": { "a": "b" }, "verbosity": "low",
     });
     assert_eq!(server.post("/v1/chat/completions", &null).status, 200);
 }
 
 const CONTEXT_WORDS: usize = crate::support::CONTEXT as usize;
+
+#[test]
+fn what_the_engine_can_do_reaches_it() {
+    let server = TestServer::start();
+    let body = json!({
+        "prompt": "a b c", "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5, "seed": 3,
+        "stop_token_ids": [999_999], "max_tokens": 50,
+    });
+    assert_eq!(server.post("/v1/completions", &body).status, 200);
+    let request = server.state().request.take().unwrap();
+    let sampling = &request.sampling;
+    assert_eq!(
+        (sampling.top_k, sampling.min_p, sampling.repetition_penalty),
+        (7, 0.25, 1.5)
+    );
+    assert_eq!(sampling.seed, Some(3));
+    let ends = tokenizer().generation_ends().to_vec();
+    assert_eq!(request.end_tokens, [&[999_999], &ends[..]].concat());
+    // The last token of the prompt ends the answer, and is not part of it.
+    server.state().has_ends = true;
+    let last = *server.state().prompt.last().unwrap();
+    let body = json!({
+        "prompt": "a b c", "top_k": -1, "stop_token_ids": [last], "ignore_eos": true,
+        "max_tokens": 50,
+    });
+    let reply = server.post("/v1/completions", &body).json();
+    let request = server.state().request.take().unwrap();
+    assert_eq!(
+        (request.sampling.top_k, request.end_tokens),
+        (0, vec![last])
+    );
+    assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+    assert_eq!(reply["choices"][0]["text"], "a b ");
+}
+
+#[test]
+fn likely_tokens_that_are_no_text_have_keys_of_their_own() {
+    let server = TestServer::start();
+    let tokenizer = tokenizer();
+    let is_text = |token: &u32| std::str::from_utf8(&tokenizer.token_bytes(*token)).is_ok();
+    let all = 0..tokenizer.vocabulary_size() as u32;
+    let odd: Vec<u32> = all.filter(|it| !is_text(it)).take(2).collect();
+    let [first, second] = odd[..] else {
+        panic!("{odd:?}");
+    };
+    let letter = tokenizer.token_of_piece("a").unwrap();
+    server.state().top = vec![(first, -1.0), (second, -2.0), (first, -3.0), (letter, -4.0)];
+    let body = json!({ "prompt": "a", "max_tokens": 1, "logprobs": 4 });
+    let reply = server.post("/v1/completions", &body).json();
+    let top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
+        .as_object()
+        .unwrap();
+    let key = |token: u32| {
+        let bytes = tokenizer.token_bytes(token);
+        let bytes = bytes.iter().map(|it| format!("\\x{it:02x}"));
+        format!("bytes:{}", bytes.collect::<String>())
+    };
+    // Of equal keys the likelier one counts.
+    assert_eq!(top.len(), 3, "{top:?}");
+    assert_eq!(top[&key(first)], -1.0);
+    assert_eq!(top[&key(second)], -2.0);
+    assert_eq!(top["a"], -4.0);
+}

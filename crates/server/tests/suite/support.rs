@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fercuda_server::{
     EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerError, ServerStop,
-    TokenEngine, TokenFinish, TokenRequest,
+    TokenChance, TokenEngine, TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::Value;
@@ -34,6 +34,14 @@ pub(crate) struct EchoState {
     pub(crate) live: usize,
     /// The last prompt.
     pub(crate) prompt: Vec<u32>,
+    /// The last request.
+    pub(crate) request: Option<TokenRequest>,
+    /// Likeliest tokens that are reported, if not others.
+    pub(crate) top: Vec<TokenChance>,
+    /// Whether end tokens within the prompt end an answer.
+    pub(crate) has_ends: bool,
+    /// Tokens that are the answer, if not the prompt.
+    pub(crate) answer: Option<Vec<u32>>,
 }
 
 /// An engine whose answer is the prompt.
@@ -60,6 +68,7 @@ impl TokenEngine for EchoEngine {
         self.next += 1;
         self.state().submitted += 1;
         self.state().prompt.clone_from(&request.tokens);
+        self.state().request = Some(request.clone());
         self.requests.insert(id, (request, 0));
         self.state().live = self.requests.len();
         Ok(id)
@@ -77,6 +86,9 @@ impl TokenEngine for EchoEngine {
             let mut state = self.state();
             (state.pause, state.repeats, std::mem::take(&mut state.fails))
         };
+        let own_top = self.state().top.clone();
+        let answer = self.state().answer.clone();
+        let has_ends = self.state().has_ends;
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
@@ -86,11 +98,14 @@ impl TokenEngine for EchoEngine {
         let mut chosen = Vec::new();
         // As many as run at once.
         for (id, (request, done)) in self.requests.iter_mut().take(4) {
-            let prompt = &request.tokens;
-            let is_over = *done >= prompt.len() && !repeats;
-            let token = match is_over {
-                true => request.end_tokens[0],
-                false => prompt[*done % prompt.len()],
+            let prompt = answer.as_ref().unwrap_or(&request.tokens);
+            let end = request.end_tokens.first().copied();
+            let own = prompt[*done % prompt.len()];
+            let is_stop = has_ends && request.end_tokens.contains(&own);
+            let is_over = *done >= prompt.len() && !repeats && end.is_some() || is_stop;
+            let token = match (is_stop, end) {
+                (false, Some(end)) if is_over => end,
+                _ => own,
             };
             *done += 1;
             let finished = match (is_over, *done >= request.max_tokens) {
@@ -103,8 +118,11 @@ impl TokenEngine for EchoEngine {
                 request: *id,
                 token,
                 log_probability: request.top.map(|_| -0.5),
-                top: top.collect(),
-                cached_tokens: Some(prompt.len() / 16 * 16),
+                top: match own_top.is_empty() || request.top.is_none() {
+                    true => top.collect(),
+                    false => own_top.clone(),
+                },
+                cached_tokens: Some(request.tokens.len() / 16 * 16),
                 finished,
             });
         }
@@ -147,6 +165,13 @@ impl TestServer {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut ServerConfig)) -> TestServer {
+        Self::with_template(CHATML, change)
+    }
+
+    pub(crate) fn with_template(
+        template: &str,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> TestServer {
         let mut config = ServerConfig::at((Ipv4Addr::LOCALHOST, 0).into());
         config.running = 4;
         change(&mut config);
@@ -161,7 +186,7 @@ impl TestServer {
         let tokenizer = tokenizer();
         let model = ServedModel {
             name: "echo".to_owned(),
-            template: Some(ChatTemplate::new(CHATML, &tokenizer).unwrap()),
+            template: Some(ChatTemplate::new(template, &tokenizer).unwrap()),
             tokenizer,
             context: CONTEXT,
             created: 0,

@@ -8,6 +8,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::dates::strftime;
+use super::limits::add_limits;
 use super::methods::{MARKS, call_method, check_format, joined, strip};
 use super::python::{JsonStyle, check_length, is_tuple, python_json, python_str};
 use super::source::{EACH, PERCENT};
@@ -62,14 +63,19 @@ fn is_iterated(value: &Value) -> bool {
 }
 
 /// Lines behind the first, or all, by a width or a text; empty ones only if asked.
-fn indent(value: &Value, width: Option<Value>, options: Kwargs) -> Result<String, Error> {
+fn indent(
+    value: &Value,
+    width: Option<Value>,
+    (first, blank): (Option<bool>, Option<bool>),
+    options: Kwargs,
+) -> Result<String, Error> {
     let text = python_str(value)?;
     let width = match width {
         Some(width) => Some(width),
         None => options.get("width")?,
     };
-    let first: bool = options.get::<Option<bool>>("first")?.unwrap_or(false);
-    let blank: bool = options.get::<Option<bool>>("blank")?.unwrap_or(false);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
     let by = match width {
         None => " ".repeat(4),
@@ -152,7 +158,14 @@ pub(crate) fn environment() -> Environment<'static> {
         check_format(text)?;
         format(FormatStyle::Printf, text, &operands)
     });
-    made.add_filter("indent", indent);
+    made.add_filter(
+        "indent",
+        |value: &Value,
+         width: Option<Value>,
+         first: Option<bool>,
+         blank: Option<bool>,
+         options: Kwargs| indent(value, width, (first, blank), options),
+    );
     made.add_filter("string", |value: &Value| python_str(value));
     made.add_filter("trim", |value: &Value, chars: Option<String>| {
         let text = python_str(value)?;
@@ -196,6 +209,7 @@ pub(crate) fn environment() -> Environment<'static> {
         };
         format(FormatStyle::Printf, text, &operands)
     });
+    add_limits(&mut made);
     made
 }
 

@@ -4,23 +4,63 @@
 //! - `generation` blocks, which only mark what an assistant wrote, become blocks with a scope.
 //! - What a loop goes over passes through a function that refuses none, as Python does.
 //! - A text before `%` passes through a filter, as minijinja has no such operator for texts.
+//! - Sums and assigned values pass through filters that bound them (`sums`).
+//!
+//! It takes steps that are linear in the text, as brackets in brackets are few. What would take
+//! the compiler too deep is refused before that.
 //!
 //! No line is added or taken away, so that errors name the template's own.
+
+use super::sums::{with_kept_value, with_sums};
+use super::tag_tokens::{TagTokenKind, quoted_len, tag_tokens};
 
 /// The function that refuses none.
 pub(crate) const EACH: &str = "__fercuda_each";
 /// The filter that fills a format.
 pub(crate) const PERCENT: &str = "__fercuda_percent";
 
+/// Bytes of a template, at most.
+const MOST_BYTES: usize = 1 << 18;
+/// Tokens of a tag, at most: the compiler goes a level down for each.
+const MOST_TOKENS: usize = 2000;
+/// Brackets in brackets, at most.
+const MOST_BRACKETS: usize = 32;
+/// Tags `elif`, at most, for the same reason.
+const MOST_ELIF: usize = 1000;
+
+/// A limit that a template exceeds.
+#[derive(Debug)]
+pub(crate) struct SourceExcess {
+    /// The line, from 1.
+    pub(crate) line: usize,
+    pub(crate) what: String,
+}
+
 /// The text that minijinja compiles.
-pub(crate) fn rewritten(source: &str) -> String {
+///
+/// # Errors
+/// Which limit the template exceeds, and where.
+pub(crate) fn rewritten(source: &str) -> Result<String, SourceExcess> {
+    if source.len() > MOST_BYTES {
+        let what = format!("{} bytes, more than {MOST_BYTES}", source.len());
+        return Err(SourceExcess { line: 1, what });
+    }
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
     let mut rest = &source[..];
+    let mut elifs = 0;
     while let Some((at, end)) = next_tag(rest) {
         out.push_str(&rest[..at]);
         let (tag, behind) = (&rest[at..end], &rest[end..]);
         let is_closed = ["%}", "}}", "#}"].iter().any(|it| tag.ends_with(it));
+        if !tag.starts_with("{#") {
+            elifs += usize::from(tag.starts_with("{%") && tag[2..].contains("elif"));
+            check_tag(tag, elifs).map_err(|what| {
+                let before = source.len() - rest.len() + at;
+                let line = 1 + source[..before].matches('\n').count();
+                SourceExcess { line, what }
+            })?;
+        }
         if tag.len() < 4 || !is_closed {
             // It does not end, as the compiler will say.
             rest = &rest[at..];
@@ -50,24 +90,49 @@ pub(crate) fn rewritten(source: &str) -> String {
                 rest = &behind[to..];
             }
             _ => {
-                out.push_str(open);
-                let filled = with_formats(inner);
-                match tag.starts_with("{%") {
-                    true => out.push_str(&with_checked_loop(&filled)),
-                    false => out.push_str(&filled),
+                let is_block = tag.starts_with("{%");
+                let mut inner = with_formats(inner);
+                if is_block {
+                    inner = with_kept_value(&with_checked_loop(&inner));
                 }
+                out.push_str(open);
+                out.push_str(&with_sums(&inner, is_block));
                 out.push_str(close);
             }
         }
     }
     out.push_str(rest);
-    out
+    Ok(out)
+}
+
+/// Compares a tag with the limits; `elifs` are the tags `elif` so far.
+fn check_tag(tag: &str, elifs: usize) -> Result<(), String> {
+    let tokens = tag_tokens(&tag[2..]);
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for token in &tokens {
+        match token.kind {
+            TagTokenKind::Open => depth += 1,
+            TagTokenKind::Close => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    for (count, most, what) in [
+        (tokens.len(), MOST_TOKENS, "a tag of more tokens than"),
+        (deepest, MOST_BRACKETS, "more brackets in brackets than"),
+        (elifs, MOST_ELIF, "more tags elif than"),
+    ] {
+        if count > most {
+            return Err(format!("{what} {most}"));
+        }
+    }
+    Ok(())
 }
 
 /// Where the next tag begins and ends; texts within it may have what ends one.
 fn next_tag(text: &str) -> Option<(usize, usize)> {
-    let opens = ["{%", "{{", "{#"];
-    let at = opens.iter().filter_map(|it| text.find(it)).min()?;
+    let opens = |pair: &[u8]| pair[0] == b'{' && matches!(pair[1], b'%' | b'{' | b'#');
+    let at = text.as_bytes().windows(2).position(opens)?;
     let closing = match &text[at..at + 2] {
         "{%" => "%}",
         "{{" => "}}",
@@ -99,21 +164,6 @@ fn next_tag(text: &str) -> Option<(usize, usize)> {
     }
     // One that does not end: the compiler says so.
     Some((at, text.len()))
-}
-
-/// Bytes of a text in quotes, with them.
-fn quoted_len(text: &str) -> usize {
-    let quote = text.as_bytes()[0];
-    let mut is_escaped = false;
-    for (at, byte) in text.bytes().enumerate().skip(1) {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = true,
-            byte if byte == quote => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
 }
 
 /// The beginning of a tag, what is in it, and its end, with the signs that trim.

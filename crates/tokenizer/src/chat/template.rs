@@ -6,6 +6,7 @@ use minijinja::{Environment, Value};
 
 use super::data::ChatValue;
 use super::filters::{NOW, add_clock, environment};
+use super::limits::{RenderedText, with_large_stack};
 use super::marks::{ControlTexts, PromptMarks};
 use super::source::rewritten;
 use crate::error::{Result, TokenizerError};
@@ -58,7 +59,7 @@ impl ChatTemplate {
     /// Compiles a template for the model of this tokenizer.
     ///
     /// # Errors
-    /// [`TokenizerError::Template`] with the line at which it does not parse.
+    /// [`TokenizerError::Template`] with the line at which it does not parse, or is beyond a limit.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
         let piece = |token: Option<u32>| token.and_then(|it| tokenizer.piece(it));
         let tokens = [
@@ -81,17 +82,29 @@ impl ChatTemplate {
         tokens: Vec<(&'static str, String)>,
         control: Vec<String>,
     ) -> Result<ChatTemplate> {
-        let mut environment = environment();
-        add_clock(&mut environment);
-        environment
-            .add_template_owned(NAME, rewritten(source))
-            .map_err(|error| failed(&error))?;
+        let compiled = rewritten(source).map_err(|excess| TokenizerError::Template {
+            line: excess.line,
+            what: excess.what,
+            hint: "a template within these limits (--chat-template)",
+        })?;
+        let environment = in_thread(|| {
+            let mut environment = environment();
+            add_clock(&mut environment);
+            let added = environment.add_template_owned(NAME, compiled);
+            added.map_err(|error| failed(&error))?;
+            Ok(environment)
+        })?;
         Ok(ChatTemplate {
             environment,
             source: source.to_owned(),
             tokens,
             control: ControlTexts::new(control)?,
         })
+    }
+
+    /// The text that it was compiled from.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Renders a conversation.
@@ -113,14 +126,14 @@ impl ChatTemplate {
         let variables = request.variables.iter().map(|it| &it.1);
         let values = request.messages.iter().chain(lists.flatten());
         let values: Vec<&ChatValue> = values.chain(variables).collect();
-        let plain = self.rendered(request, |it| it.clone())?;
+        let plain = in_thread(|| self.rendered(request, |it| it.clone()))?;
         let Some(marks) = PromptMarks::choose(&values, &self.source, &self.control)? else {
             return Ok(Prompt {
                 text: plain,
                 ..Prompt::default()
             });
         };
-        let marked = self.rendered(request, |it| marks.mark(it, &self.control))?;
+        let marked = in_thread(|| self.rendered(request, |it| marks.mark(it, &self.control)))?;
         let prompt = marks.unmark(&marked);
         if prompt.text != plain {
             return Err(TokenizerError::Messages {
@@ -169,10 +182,23 @@ impl ChatTemplate {
         }
         let template = self.environment.get_template(NAME);
         let template = template.map_err(|error| failed(&error))?;
+        let mut text = RenderedText::default();
         template
-            .render(Value::from_pairs(variables))
-            .map_err(|error| failed(&error))
+            .render_captured_to(Value::from_pairs(variables), &mut text)
+            .map_err(|error| failed(&error))?;
+        Ok(text.into_text())
     }
+}
+
+/// Runs `work` in a thread with a large stack.
+fn in_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    with_large_stack(work).unwrap_or_else(|what| {
+        Err(TokenizerError::Template {
+            line: 0,
+            what,
+            hint: REPORT,
+        })
+    })
 }
 
 /// A message without members that are null, and with its reasoning under each name that templates

@@ -121,3 +121,139 @@ fn endless_templates_end() {
         );
     }
 }
+
+/// Each is a little beyond a limit of this crate, and harmless without it.
+#[test]
+fn templates_beyond_a_limit_are_refused() {
+    let request = ChatRequest::new(Vec::new());
+    let levels = "{% set ns = namespace(s=[]) %}{% for i in range(250) %}{% set ns.s = [ns.s] %}\
+        {% endfor %}{{ ns.s|length }}";
+    let doubled = "{% set ns = namespace(s=[1, 2]) %}{% for i in range(20) %}\
+        {% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s|length }}";
+    let cases = [
+        ("x".repeat(262_145), 1, "262145 bytes"),
+        (
+            format!("a\n{{{{ {}1 }}}}", "not ".repeat(2000)),
+            2,
+            "more tokens than 2000",
+        ),
+        (
+            format!("{{{{ 1{} }}}}", ".a".repeat(1001)),
+            1,
+            "more tokens than 2000",
+        ),
+        (
+            format!("{{% if {}1 %}}{{% endif %}}", "1 +".repeat(1000)),
+            1,
+            "more tokens",
+        ),
+        (
+            format!("{{{{ {}1{} }}}}", "(".repeat(33), ")".repeat(33)),
+            1,
+            "more brackets",
+        ),
+        (
+            format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(1001)),
+            1,
+            "elif",
+        ),
+        (levels.to_owned(), 1, "more than 200 levels"),
+        (doubled.to_owned(), 1, "a list of more than 1048576 items"),
+        (
+            "{% set ns = namespace() %}{% set ns.x = ns %}".to_owned(),
+            1,
+            "a namespace in",
+        ),
+        (
+            "{% set ns = namespace() %}\n{% set x = [ns] %}".to_owned(),
+            2,
+            "a namespace in",
+        ),
+        (
+            "{% set a = namespace() %}{% set b = namespace(a=a) %}".to_owned(),
+            1,
+            "a namespace in",
+        ),
+    ];
+    for (source, wanted, said) in cases {
+        match rendered(&source, &request) {
+            Err(error @ TokenizerError::Template { line, .. }) => {
+                assert_eq!(line, wanted, "{error}");
+                assert!(error.to_string().contains(said), "{error}");
+            }
+            other => panic!("{}: {other:?}", &source[..source.len().min(80)]),
+        }
+    }
+}
+
+#[test]
+fn templates_of_the_largest_size_take_no_quadratic_time() {
+    let request = ChatRequest::new(Vec::new());
+    let begin = std::time::Instant::now();
+    for tag in [
+        "{{1}}",
+        "{#a#}",
+        "{% if 1 %}{% endif %}",
+        "{ %",
+        "{{ 'a' ~ 'b' }}\n",
+        "{{ 1 + 1 }}",
+    ] {
+        let source = tag.repeat(262_144 / tag.len());
+        rendered(&source, &request).unwrap();
+    }
+    // That of a second, in a build that is not optimised, with others beside it.
+    assert!(
+        begin.elapsed() < Duration::from_secs(40),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn sums_and_assigned_values_are_those_of_python() {
+    let request = ChatRequest::new(vec![ChatValue::message("user", "Hi")]);
+    let cases = [
+        (
+            "{{ 1 + 2 - 3 + 4.5 }}|{{ 'a' + 'b' ~ 1 + 'c' }}",
+            "4.5|ab1c",
+        ),
+        (
+            "{{ [1] + [2, 3] + messages|map(attribute='role')|list }}",
+            "[1, 2, 3, 'user']",
+        ),
+        ("{{ ([1] + [2])[0 + 1] }}{{ (1, 2) + (3,) }}", "2(1, 2, 3)"),
+        (
+            "{% set x = messages[0:] + [] %}{{ x|length }}{{ x is sequence }}",
+            "1True",
+        ),
+        ("{% set a, b = 1, 'x' %}{{ b * (a + 1) }}", "xx"),
+        (
+            "{% set ns = namespace(n=0, l=[]) %}{% for i in range(3) if i + 1 > 1 %}\
+            {% set ns.n = ns.n + i %}{% set ns.l = ns.l + [i] %}{% endfor %}{{ ns.n }}{{ ns.l }}",
+            "3[1, 2]",
+        ),
+        (
+            "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a + ns.b }}",
+            "3",
+        ),
+        (
+            "{% macro f(a, b=1 + 2) %}{{ a + b }}{% endmacro %}{{ f(1) + f(1, b=4) }}",
+            "45",
+        ),
+        (
+            "{% set x = 'a' if not 1 + 1 == 2 else 'b' + 'c' %}{{ x }}",
+            "bc",
+        ),
+        ("{% for x in [1] + [2] %}{{ x }}{% endfor %}", "12"),
+        (
+            "{{ 'a\n\nb'|indent(1, true) }}|{{ 'a\n\nb'|indent(1, false, true) }}",
+            " a\n\n b|a\n \n b",
+        ),
+    ];
+    for (source, wanted) in cases {
+        assert_eq!(rendered(source, &request).unwrap(), wanted, "{source}");
+    }
+    for source in ["{{ 1 + 'a' }}", "{{ [1] + 'a' }}", "{{ [1] + (2,) }}"] {
+        assert!(rendered(source, &request).is_err(), "{source}");
+    }
+}
