@@ -245,8 +245,7 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
         if chosen.finished == Some(TokenFinish::Failed) {
             if let Some(answer) = self.active.remove(&id) {
                 self.metrics.failed.fetch_add(1, Relaxed);
-                let reason = "the model computes what are no numbers".to_owned();
-                answer.send(AnswerEvent::Failed(reason));
+                answer.send(AnswerEvent::Failed);
             }
             return;
         }
