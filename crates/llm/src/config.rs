@@ -1,16 +1,18 @@
-//! Configuration of a model, from its file, bounded.
+//! Configuration of a model, from a GGUF file's metadata, bounded.
 //!
-//! Elsewhere: what architectures have of their own (`model`), the tensors (`weights`).
+//! Elsewhere: that of checkpoints (`checkpoint`), what architectures have of their own (`model`),
+//! the tensors (`tensors`, `weights`).
 
 use fercuda_modelfile::{Gguf, GgufValue, ModelFile};
+use fercuda_tensor::Dtype;
 
 use crate::error::{LlmError, unsupported};
-use crate::model::{self, DecoderSpec};
+use crate::model::{self, CheckpointSpec, DecoderSpec};
 
 /// Most layers that are read: more than any model has.
-const MOST_LAYERS: u64 = 4096;
+pub(crate) const MOST_LAYERS: u64 = 4096;
 /// Most elements of a vector of a model.
-const MOST_WIDTH: u64 = 1 << 24;
+pub(crate) const MOST_WIDTH: u64 = 1 << 24;
 
 /// Configuration of a decoder.
 #[derive(Clone, Debug)]
@@ -42,6 +44,33 @@ pub struct ModelConfig {
     /// Last positions that a token attends to; 0 for all.
     pub(crate) window: u64,
     pub(crate) spec: DecoderSpec,
+    /// How the tensors of a checkpoint are named and unpacked; `None` of a GGUF file.
+    pub(crate) checkpoint: Option<Checkpoint>,
+}
+
+/// What is known of a checkpoint's tensors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    pub(crate) spec: &'static CheckpointSpec,
+    /// What names begin with, but for that of the head.
+    pub(crate) prefix: &'static str,
+    /// Whether one matrix is for tokens and for logits.
+    pub(crate) is_tied: bool,
+    /// Type in which weights of several tensors lie in device memory.
+    pub(crate) unpacked: Dtype,
+}
+
+impl Checkpoint {
+    /// The checkpoint's name of a tensor that GGUF files call `name`.
+    pub(crate) fn name(&self, name: &str) -> Option<String> {
+        let there = self.spec.tensor(name)?;
+        let prefix = if name.starts_with("output.") {
+            ""
+        } else {
+            self.prefix
+        };
+        Some(format!("{prefix}{there}"))
+    }
 }
 
 /// How angles follow from positions.
@@ -172,18 +201,11 @@ fn text<B: AsRef<[u8]>>(file: &Gguf<B>, key: &str) -> Option<String> {
 }
 
 impl ModelConfig {
-    /// Reads the configuration of a model file.
-    ///
-    /// # Errors
-    /// [`LlmError::Model`] of a file that is no GGUF, of an architecture that is not supported, and
-    /// of numbers that are absent or no model's.
-    pub fn of(model: &ModelFile) -> Result<Self, LlmError> {
-        let Some(file) = model.gguf() else {
-            return Err(unsupported(
-                "the file is no GGUF",
-                "`fercuda model convert` to GGUF",
-            ));
-        };
+    /// Reads the configuration in a GGUF file.
+    pub(crate) fn of_gguf<B: AsRef<[u8]>>(
+        model: &ModelFile,
+        file: &Gguf<B>,
+    ) -> Result<Self, LlmError> {
         let Some(architecture) = text(file, "general.architecture") else {
             return Err(unsupported(
                 "the file does not have general.architecture",
@@ -243,6 +265,7 @@ impl ModelConfig {
             rotary,
             window,
             spec,
+            checkpoint: None,
             architecture,
         })
     }

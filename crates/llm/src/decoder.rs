@@ -9,7 +9,8 @@ use fercuda_tensor::{BlockFormat, Dtype, Layout};
 use crate::config::ModelConfig;
 use crate::error::{LlmError, unsupported};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, WeightMatrix};
+use crate::tensors::MatrixFormat;
+use crate::weights::{DecoderWeights, LayerWeights, WeightMatrix};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -145,16 +146,22 @@ pub(crate) fn memory_bytes(
     vocabulary: u64,
     cached: Dtype,
 ) -> (u64, u64) {
-    let each = config.shared_heads * (config.key_length + config.value_length);
-    let cache = config.layers * limits.blocks * limits.places * each * cached.bytes();
-    let widths = 2 * config.hidden
-        + config.heads * (config.key_length + config.value_length)
+    // Numbers of a file that lies may be of any size.
+    let whole = |number: u64| u128::from(number);
+    let bounded = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let lengths = whole(config.key_length) + whole(config.value_length);
+    let each = whole(config.shared_heads) * lengths;
+    let positions = whole(limits.blocks) * whole(limits.places);
+    let cache = bounded(whole(config.layers) * positions * each * whole(cached.bytes()));
+    let widths = 2 * whole(config.hidden)
+        + whole(config.heads) * lengths
         + each
-        + 2 * config.feed_forward;
+        + 2 * whole(config.feed_forward);
     let step = 4
-        * (limits.tokens * widths
-            + limits.requests * (config.hidden + vocabulary)
-            + StepInputs::len(limits));
+        * (whole(limits.tokens) * widths
+            + whole(limits.requests) * (whole(config.hidden) + whole(vocabulary))
+            + whole(StepInputs::len(limits)));
+    let step = bounded(step);
     (cache, step)
 }
 

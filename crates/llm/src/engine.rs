@@ -22,7 +22,8 @@ use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
 use crate::sampler::{TokenSampler, log_sum, most_likely};
-use crate::weights::{DecoderWeights, weight_bytes};
+use crate::tensors::ModelTensors;
+use crate::weights::DecoderWeights;
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -144,9 +145,9 @@ impl Engine {
                 advice: "f32, f16, bf16, f8e4m3 or f8e5m2".to_owned(),
             });
         }
-        let all = weight_bytes(file);
-        let vocabulary = file.tensor("token_embd.weight")?.shape.first().copied();
-        let vocabulary = vocabulary.unwrap_or_default();
+        let tensors = ModelTensors::of(file, &model);
+        let all = tensors.bytes();
+        let vocabulary = tensors.first_extent("token_embd.weight")?;
         check_memory(runtime, &model, &limits, (all, vocabulary), config.cached)?;
         let name = match (config.session.as_str(), model.name.as_str()) {
             ("", "") => "llm".to_owned(),
@@ -158,7 +159,8 @@ impl Engine {
             (name, _) => name.to_owned(),
         };
         let session = runtime.session(&name, SessionConfig::default())?;
-        let weights = DecoderWeights::load(file, &model, &session, |bytes| progress(bytes, all))?;
+        let weights =
+            DecoderWeights::load(tensors, &model, &session, |bytes| progress(bytes, all))?;
         let arguments = session.alloc(ModelDecoder::argument_layout(&limits)?, Regime::Pool)?;
         let bound = DeviceTensor::of(session.bind(arguments)?);
         let logits_all = session.alloc(
@@ -217,6 +219,11 @@ impl Engine {
     /// Positions that a request may have.
     pub fn context(&self) -> u64 {
         self.context
+    }
+
+    /// Number of tokens of the vocabulary; each is below it.
+    pub fn vocabulary(&self) -> u64 {
+        self.decoder.vocabulary()
     }
 
     /// Its session, the tenant of its memory.
@@ -676,5 +683,10 @@ fn check_memory(
         0 => "a smaller model, or one quantised to fewer bits".to_owned(),
         positions => format!("a cache of at most {positions} positions"),
     };
-    Err(LlmError::Memory { what, advice })
+    Err(LlmError::Memory {
+        what,
+        advice,
+        needed_bytes: all,
+        free_bytes: free,
+    })
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod checkpoint;
 mod config;
 mod decoder;
 mod engine;
@@ -11,6 +12,7 @@ mod random_model;
 mod recorder;
 mod request;
 mod sampler;
+mod tensors;
 mod weights;
 
 pub use config::ModelConfig;

@@ -1,10 +1,12 @@
 //! Architectures: what a decoder of each has of its own.
 
+mod checkpoint;
 mod llama;
 mod qwen;
 mod spec;
 
 use crate::error::{LlmError, unsupported};
+pub(crate) use checkpoint::{CHECKPOINTS, CheckpointSpec};
 pub(crate) use spec::DecoderSpec;
 
 /// Names in files, with what is special.

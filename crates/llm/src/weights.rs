@@ -1,16 +1,17 @@
 //! Tensors of a model in device memory, as the file has them.
 
-use std::borrow::Cow;
-
-use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_runtime::{Regime, Session};
-use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::ModelConfig;
-use crate::error::{LlmError, unsupported};
+use crate::error::LlmError;
 use crate::recorder::DeviceTensor;
+use crate::tensors::{FileMatrix, MatrixFormat, ModelTensors};
 
 type Result<T> = std::result::Result<T, LlmError>;
+
+/// Bytes of a matrix that are uploaded at once.
+const PIECE_BYTES: usize = 8 << 20;
 
 /// A matrix by which vectors are multiplied, or whose rows are chosen.
 #[derive(Clone, Debug)]
@@ -18,15 +19,6 @@ pub(crate) struct WeightMatrix {
     pub(crate) tensor: DeviceTensor,
     pub(crate) format: MatrixFormat,
     pub(crate) outputs: u64,
-}
-
-/// How a matrix lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixFormat {
-    /// Elements of a type.
-    Plain(Dtype),
-    /// Bytes of blocks.
-    Blocks(BlockFormat),
 }
 
 /// Weights of a layer.
@@ -58,21 +50,9 @@ pub(crate) struct DecoderWeights {
     pub(crate) vocabulary: u64,
 }
 
-/// A matrix as the file has it.
-#[derive(Clone, Copy)]
-struct FileMatrix<'a> {
-    bytes: &'a [u8],
-    format: MatrixFormat,
-    /// Of what lies in memory.
-    dtype: Dtype,
-    outputs: u64,
-    /// Elements of that type in a row.
-    row: u64,
-}
-
-/// Reader of tensors, which checks their shapes.
+/// Uploads tensors, whose shapes are checked.
 struct WeightLoader<'a> {
-    model: &'a ModelFile,
+    tensors: ModelTensors<'a>,
     session: &'a Session,
 }
 
@@ -88,12 +68,8 @@ fn upload_floats(session: &Session, values: &[f32]) -> Result<DeviceTensor> {
 }
 
 impl<'a> WeightLoader<'a> {
-    fn tensor(&self, name: &str) -> Result<StoredTensor<'a>> {
-        Ok(self.model.tensor(name)?)
-    }
-
     fn has(&self, name: &str) -> bool {
-        self.model.tensor(name).is_ok()
+        self.tensors.has(name)
     }
 
     /// A vector, as f32.
@@ -102,64 +78,38 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn floats(&self, name: &str, length: u64) -> Result<Vec<f32>> {
-        let tensor = self.tensor(name)?;
-        if tensor.elements() != length {
-            let what = format!("{name} has {} elements, not {length}", tensor.elements());
-            return Err(unsupported(what, "another file: this one is damaged"));
-        }
-        Ok(tensor.decode()?)
+        self.tensors.floats(name, length)
     }
 
-    /// A matrix of so many inputs, and outputs, if they are known.
     fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
-        let tensor = self.tensor(name)?;
-        let damaged = |shape: &[u64]| {
-            let wanted = outputs.map_or("any".to_owned(), |it| it.to_string());
-            let what = format!("{name} is {shape:?}, not [{wanted}, {inputs}]");
-            unsupported(what, "another file: this one is damaged")
-        };
-        let &[own, width] = tensor.shape.as_slice() else {
-            return Err(damaged(&tensor.shape));
-        };
-        if width != inputs || own == 0 || outputs.is_some_and(|it| it != own) {
-            return Err(damaged(&tensor.shape));
-        }
-        let (format, dtype, row) = match tensor.kind {
-            TensorType::Scalar(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::Bf16)) => {
-                (MatrixFormat::Plain(dtype), dtype, width)
-            }
-            TensorType::Block(format) => {
-                let row = tensor.bytes.len() as u64 / own;
-                (MatrixFormat::Blocks(format), Dtype::U8, row)
-            }
-            kind => {
-                return Err(unsupported(
-                    format!("{name} has elements of {kind}"),
-                    "`fercuda model quantize` to another type",
-                ));
-            }
-        };
-        Ok(FileMatrix {
-            bytes: tensor.bytes,
-            format,
-            dtype,
-            outputs: own,
-            row,
-        })
+        self.tensors.matrix(name, inputs, outputs)
     }
 
-    /// Uploads matrices of one type as one, one after another.
-    fn joined(&self, part: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
-        let outputs = part.iter().map(|it| it.outputs).sum();
+    /// Uploads matrices of one type as one, one after another: rows of them at a time, so that a
+    /// driver, which copies what it gets to memory of its own, holds no more than that.
+    fn joined(&self, parts: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
+        let outputs = parts.iter().map(|it| it.outputs).sum();
         let FileMatrix {
             format, dtype, row, ..
-        } = part[0];
-        let bytes = match part {
-            [one] => Cow::Borrowed(one.bytes),
-            several => Cow::Owned(several.iter().flat_map(|it| it.bytes).copied().collect()),
-        };
+        } = parts[0];
+        let session = self.session;
+        let layout = Layout::contiguous(dtype, &[outputs, row])?;
+        let id = session.alloc(layout, Regime::Pool)?;
+        let row_bytes = (row * dtype.bytes()) as usize;
+        let rows = (PIECE_BYTES / row_bytes.max(1)).max(1) as u64;
+        let mut first = 0;
+        for bytes in parts
+            .iter()
+            .flat_map(|it| it.bytes.chunks(rows as usize * row_bytes))
+        {
+            let end = first + (bytes.len() / row_bytes) as u64;
+            let piece = session.view(id, |all| Ok(all.slice(0, first..end, 1)?))?;
+            session.upload_bytes(piece, bytes)?;
+            session.free(piece)?;
+            first = end;
+        }
         Ok(WeightMatrix {
-            tensor: upload(self.session, dtype, &[outputs, row], &bytes)?,
+            tensor: DeviceTensor::of(session.bind(id)?),
             format,
             outputs,
         })
@@ -228,20 +178,16 @@ impl<'a> WeightLoader<'a> {
     }
 }
 
-/// Bytes that the weights of a file need.
-pub(crate) fn weight_bytes(model: &ModelFile) -> u64 {
-    model.tensors().map(|it| it.bytes.len() as u64).sum()
-}
-
 impl DecoderWeights {
-    /// Uploads the weights of a file; `progress` gets the bytes of each layer when they are there.
+    /// Uploads the weights of a model; `progress` gets the bytes that are there behind each layer.
     pub(crate) fn load(
-        model: &ModelFile,
+        tensors: ModelTensors<'_>,
         config: &ModelConfig,
         session: &Session,
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
-        let loader = WeightLoader { model, session };
+        let loader = WeightLoader { tensors, session };
+        tensors.prefetch(0);
         let embedding = loader.single("token_embd.weight", config.hidden, None)?;
         let vocabulary = embedding.outputs;
         let head = match loader.has("output.weight") {
@@ -252,6 +198,7 @@ impl DecoderWeights {
         progress(session.held_bytes());
         let mut layers = Vec::new();
         for layer in 0..config.layers {
+            tensors.prefetch(layer + 1);
             layers.push(loader.layer(config, layer)?);
             progress(session.held_bytes());
         }

@@ -21,7 +21,7 @@ pub(crate) struct TinySizes {
 #[derive(Debug)]
 pub(crate) struct TinyModel {
     pub(crate) sizes: TinySizes,
-    tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
+    pub(crate) tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
 }
 
 const BASE: f64 = 10_000.0;
