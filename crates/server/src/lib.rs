@@ -12,7 +12,6 @@ mod openai;
 mod order;
 mod server;
 mod service;
-mod stop_text;
 mod stream;
 mod token_engine;
 

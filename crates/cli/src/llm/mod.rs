@@ -13,21 +13,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig};
-use fercuda_modelfile::ModelFile;
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::Dtype;
-use fercuda_tokenizer::Tokenizer;
+use fercuda_tokenizer::{ChatTemplate, Tokenizer, TokenizerError};
+use indicatif::ProgressBar;
 use signal_hook::consts::SIGINT;
 
 use crate::out::{is_quiet, step, write};
 use crate::progress::progress_bar;
-use crate::terminal::bytes;
+use crate::terminal::{bytes, plain_text};
 
 /// Options of the commands that load a model.
 #[derive(clap::Args)]
 pub(crate) struct ModelArgs {
-    /// A GGUF file.
+    /// A GGUF file, a folder with safetensors, or OWNER/NAME[:FILE-OR-TYPE] at Hugging Face.
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Positions of a conversation [default: the model's, at most 8192].
@@ -94,8 +95,10 @@ impl SamplerArgs {
 pub(crate) struct LoadedModel {
     pub(crate) engine: Engine,
     pub(crate) tokenizer: Tokenizer,
-    /// The text of its chat template, if the file has one.
-    pub(crate) template: Option<String>,
+    /// Its chat template, if it has one; or why it is none.
+    pub(crate) template: Result<Option<ChatTemplate>, TokenizerError>,
+    /// Its name, for requests and messages.
+    pub(crate) name: String,
     /// Set by Ctrl-C.
     pub(crate) interrupted: Arc<AtomicBool>,
 }
@@ -131,25 +134,18 @@ impl ModelArgs {
     pub(crate) fn load_with(&self, options: EngineConfig) -> Result<LoadedModel> {
         let begun = Instant::now();
         let about = || format!("cannot load {}", self.model.display());
-        let file = open(&self.model).with_context(about)?;
-        let Some(gguf) = file.gguf() else {
-            anyhow::bail!(
-                "{} is no GGUF file\ntry: fercuda model convert",
-                self.model.display()
-            );
-        };
-        let tokenizer = Tokenizer::from_gguf(gguf).with_context(about)?;
-        let template = gguf.get("tokenizer.chat_template");
-        let template = template.and_then(|it| Some(it.as_str()?.to_owned()));
+        let source = find(&self.model).with_context(about)?;
         let runtime = Runtime::open(RuntimeConfig::default())?;
         let cached: Dtype = self.kv_type.parse()?;
+        let template = source.chat_template();
         let config = EngineConfig {
+            session: session_name(&source.name),
             context: self.context,
             cached,
             ..options
         };
         let mut bar = None;
-        let engine = Engine::load(&runtime, &file, &config, |done, all| {
+        let engine = Engine::load(&runtime, &source.file, &config, |done, all| {
             bar.get_or_insert_with(|| progress_bar("loading", all, true))
                 .set_position(done.min(all));
         });
@@ -170,15 +166,43 @@ impl ModelArgs {
         signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
         Ok(LoadedModel {
             engine,
-            tokenizer,
+            tokenizer: source.tokenizer,
+            name: source.name,
             template,
             interrupted,
         })
     }
 }
 
-fn open(path: &Path) -> Result<ModelFile> {
-    Ok(ModelFile::open(path)?)
+/// Opens a model by what the command line names; bars on stderr show what is downloaded of it.
+pub(crate) fn find(name: &Path) -> Result<ModelSource> {
+    let mut shown: Option<(String, ProgressBar)> = None;
+    let found = ModelSource::find(name, &mut |progress: DownloadProgress<'_>| {
+        let is_other = shown.as_ref().is_none_or(|(file, _)| file != progress.file);
+        if is_other {
+            if let Some((_, bar)) = shown.take() {
+                bar.finish_and_clear();
+            }
+            let bar = progress_bar("downloading", progress.size, true);
+            bar.set_message(plain_text(progress.file));
+            shown = Some((progress.file.to_owned(), bar));
+        }
+        if let Some((_, bar)) = &shown {
+            bar.set_position(progress.done);
+        }
+    });
+    if let Some((_, bar)) = shown {
+        bar.finish_and_clear();
+    }
+    Ok(found?)
+}
+
+/// A name of a session, which tools show as the tenant.
+fn session_name(name: &str) -> String {
+    name.chars()
+        .filter(|it| !it.is_control())
+        .take(40)
+        .collect()
 }
 
 impl LoadedModel {
