@@ -4,7 +4,19 @@
 // them; 2 in blocks of 256, as q8_K. In the workspace are the codes of all rows, and of every RUN
 // elements a scale and a sum: of codes, or for KIND 1 of elements. Of blocks of 32 a row has the
 // first halves, then the second ones: lanes that have neighbouring blocks read neighbouring bytes.
+//
+// IS_GROUPED: the weight has rows for each of many experts, and a row of the result is a pair of a
+// token and an expert that `index` chooses for it; `slots` neighbours are of one row of codes. Pairs
+// are in the order of `index`, or `order` has those of each expert one after another, and `tiles`
+// an expert, the first of its pairs and their number for each block of rows (expert.cu).
 #include "block_formats.cuh"
+#if IS_GROUPED
+#include "checked.cuh"
+#include "rows.cuh"
+#define GROUPED(...) , __VA_ARGS__
+#else
+#define GROUPED(...)
+#endif
 
 #define EACH_LANE 0xffffffffu
 #define RUN (KIND == 2 ? 16 : 32)
@@ -35,15 +47,29 @@ struct Target {
     const ELEMENT* residual;
     Place residual_place;
 
-    __device__ __forceinline__ void store(u64 row, u64 column, float value, float gate) const {
+    // `expert` is how far the biases of a pair's expert are from the first ones.
+    __device__ __forceinline__ void store(u64 row, u64 column, float value, float gate,
+                                          i64 expert = 0) const {
         if (IS_GATED) value *= gate / (1.0f + expf(-gate));
-        if (bias != nullptr) value += Computed<ELEMENT>::load(bias[(i64)column * bias_stride]);
+        if (bias != nullptr) {
+            value += Computed<ELEMENT>::load(bias[expert + (i64)column * bias_stride]);
+        }
         if (residual != nullptr) {
             value += Computed<ELEMENT>::load(residual[residual_place.of(row, column)]);
         }
         to[place.of(row, column)] = Computed<RESULT>::store(value);
     }
+
+    __device__ __forceinline__ void clear(u64 row, u64 column) const {
+        to[place.of(row, column)] = Computed<RESULT>::store(0.0f);
+    }
 };
+
+#if IS_GROUPED
+#define OF_EXPERT , (i64)expert * bias_expert
+#else
+#define OF_EXPERT
+#endif
 
 #ifdef KERNEL_multiply_few
 // At most TILE rows at once. GROUP lanes have the units of a row of the weight in turns, and COLUMNS
@@ -89,12 +115,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                  const u8* __restrict__ codes, const float2* __restrict__ scales,
                  const ELEMENT* __restrict__ bias, i64 bias_stride,
                  const ELEMENT* residual, i64 residual_row, i64 residual_column,
-                 u64 rows, u64 columns, u32 units) {
+                 u64 rows, u64 columns, u32 units
+                 GROUPED(i64 bias_expert, u64 experts, u64 slots, const INDEX* __restrict__ index,
+                         const Shape index_shape, u64* fault)) {
     const u32 units_of_block = FORMAT::ELEMENTS / 32;
     const u32 lane = threadIdx.x % 32, own = lane / GROUPS;
     const u64 warp = (u64)blockIdx.x * WARPS + threadIdx.x / 32;
     const u64 column = warp * (GROUPS * COLUMNS) + lane % GROUPS;
     const u64 first_row = (u64)blockIdx.y * TILE;
+    const Target target = {to,          {to_row, to_column},
+                           bias,        bias_stride,
+                           residual,    {residual_row, residual_column}};
+#if IS_GROUPED
+    // One pair: TILE is 1.
+    const i64 expert = (i64)index[element_offset(index_shape, first_row)];
+    if (!is_inside(expert, experts, first_row, fault)) {
+#pragma unroll
+        for (u32 c = 0; c < COLUMNS; c++) {
+            const u64 place = column + c * GROUPS;
+            if (own == 0 && place < columns) target.clear(first_row, place);
+        }
+        return;
+    }
+    weight += expert * (i64)columns * pitch;
+    gate += expert * (i64)columns * gate_pitch;
+#endif
     // Of a lane beyond the columns or the rows the work is that of the last one. Where a block is one
     // unit, addresses go from one of the lane's units to the next.
     const bool is_single = units_of_block == 1;
@@ -112,7 +157,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const float2* x_scales[TILE];
 #pragma unroll
     for (u32 m = 0; m < TILE; m++) {
-        const u64 row = first_row + m < rows ? first_row + m : rows - 1;
+        u64 row = first_row + m < rows ? first_row + m : rows - 1;
+#if IS_GROUPED
+        row /= slots;
+#endif
         x[m] = codes + row * depth + (is_single ? own * 16 : 0);
         x_scales[m] = scales + row * (depth / RUN) + (is_single ? own : 0);
     }
@@ -158,12 +206,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    const Target target = {to,          {to_row, to_column},
-                           bias,        bias_stride,
-                           residual,    {residual_row, residual_column}};
     if (own != 0) return;
     if (COLUMNS * TILE == 1) {
-        if (column < columns) target.store(first_row, column, sums[0][0], gates[0][0]);
+        if (column < columns) target.store(first_row, column, sums[0][0], gates[0][0] OF_EXPERT);
         return;
     }
     // A lane's own part of shared memory, so that one loop stores all.
@@ -180,7 +225,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u32 i = 0; i < COLUMNS * TILE; i++) {
         const u64 place = column + i / TILE * GROUPS, row = first_row + i % TILE;
         if (place < columns && row < rows) {
-            target.store(row, place, staged[0][i][threadIdx.x], staged[IS_GATED][i][threadIdx.x]);
+            target.store(row, place, staged[0][i][threadIdx.x],
+                         staged[IS_GATED][i][threadIdx.x] OF_EXPERT);
         }
     }
 }
@@ -237,6 +283,13 @@ struct Factors {
     const float2* scales;
     u64 rows, columns, first_row, first_column;
     u32 units;
+    const u32* order;
+    u64 slots;
+
+    // Row of codes of a row of the product.
+    __device__ __forceinline__ u64 codes_of(u64 row) const {
+        return IS_GROUPED ? order[row] / slots : row;
+    }
 
     __device__ __forceinline__ void load_weight(Tiles& tiles, u32 chunk) const {
         const u32 units_of_block = FORMAT::ELEMENTS / 32;
@@ -277,7 +330,7 @@ struct Factors {
             const u32 line = at / parts, place = chunk * CHUNK + at % parts * 16;
             uint4 own = make_uint4(0, 0, 0, 0);
             if (first_row + line < rows && place < depth) {
-                const u64 half = (first_row + line) * depth + place_of_half(place, depth);
+                const u64 half = codes_of(first_row + line) * depth + place_of_half(place, depth);
                 own = *reinterpret_cast<const uint4*>(codes + half);
             }
             *reinterpret_cast<uint4*>(&tiles.x[line][at % parts * 16]) = own;
@@ -287,7 +340,7 @@ struct Factors {
             const u32 line = at / runs, place = chunk * runs + at % runs;
             float2 own = make_float2(0, 0);
             if (first_row + line < rows && place < depth / RUN) {
-                own = scales[(first_row + line) * (depth / RUN) + place];
+                own = scales[codes_of(first_row + line) * (depth / RUN) + place];
             }
             tiles.x_scales[line][at % runs] = own;
         }
@@ -341,7 +394,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                   const u8* __restrict__ codes, const float2* __restrict__ scales,
                   const ELEMENT* __restrict__ bias, i64 bias_stride,
                   const ELEMENT* residual, i64 residual_row, i64 residual_column,
-                  u64 rows, u64 columns, u32 units) {
+                  u64 rows, u64 columns, u32 units
+                  GROUPED(i64 bias_expert, u64 experts, u64 slots, const u32* __restrict__ order,
+                          const uint4* __restrict__ tiles_of_experts)) {
     __shared__ union {
         Tiles tiles;
         Staged sums;
@@ -350,8 +405,32 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Tiles& tiles = shared.tiles;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 warp_row = warp % WARPS_DOWN * 32, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
-    const u64 row = (u64)blockIdx.x * TILE, column = (u64)blockIdx.y * ACROSS;
+    u64 row = (u64)blockIdx.x * TILE;
+    const u64 column = (u64)blockIdx.y * ACROSS;
     const u32 group = lane / 4, quad = lane % 4;
+    const Target target = {to,          {to_row, to_column},
+                           bias,        bias_stride,
+                           residual,    {residual_row, residual_column}};
+#if IS_GROUPED
+    const uint4 own = tiles_of_experts[blockIdx.x];
+    const u64 expert = own.x;
+    row = own.y;
+    rows = row + own.z;
+    // Those behind the last expert have chosen none that there is.
+    if (expert >= experts) {
+        for (u32 at = threadIdx.x; at < own.z * ACROSS; at += THREADS) {
+            const u64 own_column = column + at % ACROSS;
+            if (own_column < columns) target.clear(order[row + at / ACROSS], own_column);
+        }
+        return;
+    }
+    if (own.z == 0) return;
+    weight += (i64)expert * (i64)columns * pitch;
+    gate += (i64)expert * (i64)columns * gate_pitch;
+#else
+    const u32* order = nullptr;
+    const u64 slots = 1;
+#endif
 #pragma unroll 1
     for (u32 pass = 0; pass <= IS_GATED; pass++) {
         const bool is_gate = IS_GATED && pass == 0;
@@ -363,7 +442,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                             columns,
                             row,
                             column,
-                            units};
+                            units,
+                            order,
+                            slots};
         float sums[2][TILES_ACROSS][4] = {};
 #pragma unroll 1
         for (u32 chunk = 0; chunk * (CHUNK / 32) < units; chunk++) {
@@ -388,15 +469,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    const Target target = {to,          {to_row, to_column},
-                           bias,        bias_stride,
-                           residual,    {residual_row, residual_column}};
 #pragma unroll 1
     for (u32 at = threadIdx.x; at < TILE * ACROSS; at += THREADS) {
         const u32 own_row = at / ACROSS, own_column = at % ACROSS;
         if (row + own_row < rows && column + own_column < columns) {
-            target.store(row + own_row, column + own_column, shared.sums[own_row][own_column],
-                         IS_GATED ? gates[own_row % (IS_GATED ? TILE : 1)][own_column] : 0.0f);
+            const u64 place = IS_GROUPED ? order[row + own_row] : row + own_row;
+            const float gate_sum =
+                IS_GATED ? gates[own_row % (IS_GATED ? TILE : 1)][own_column] : 0.0f;
+            target.store(place, column + own_column, shared.sums[own_row][own_column],
+                         gate_sum OF_EXPERT);
         }
     }
 }

@@ -6,8 +6,28 @@
 #ifdef RESULT
 #include "block_formats.cuh"
 
-// Sixteen elements of a half to neighbours, or to where `stride` says.
+struct __align__(16) Packed {
+    RESULT all[16 / sizeof(RESULT)];
+};
+
+// Sixteen elements of a half to where `stride` says. With VECTOR they are neighbours at a multiple of
+// 16 bytes.
+template <bool VECTOR>
 __device__ __forceinline__ void store_half(RESULT* to, i64 stride, const Unit& unit, u32 half) {
+    if (VECTOR) {
+        const u32 each = 16 / sizeof(RESULT);
+#pragma unroll
+        for (u32 part = 0; part < 16 / each; part++) {
+            Packed some;
+#pragma unroll
+            for (u32 i = 0; i < each; i++) {
+                const float value = element_of<FORMAT>(unit, half, part * each + i);
+                some.all[i] = Computed<RESULT>::store(value);
+            }
+            reinterpret_cast<Packed*>(to)[part] = some;
+        }
+        return;
+    }
 #pragma unroll
     for (u32 i = 0; i < 16; i++) {
         const float value = element_of<FORMAT>(unit, half, i);
@@ -15,13 +35,14 @@ __device__ __forceinline__ void store_half(RESULT* to, i64 stride, const Unit& u
     }
 }
 
+template <bool VECTOR>
 __device__ __forceinline__ void store_unit(RESULT* to, i64 stride, const u8* row, u32 unit) {
     const u32 block = unit / (FORMAT::ELEMENTS / 32), inside = unit % (FORMAT::ELEMENTS / 32);
     Unit own;
     FORMAT::load(own, row + (u64)block * FORMAT::BYTES, inside);
     const u64 base = (u64)block * FORMAT::ELEMENTS;
-    store_half(to + (i64)(base + FORMAT::first(inside)) * stride, stride, own, 0);
-    store_half(to + (i64)(base + FORMAT::second(inside)) * stride, stride, own, 1);
+    store_half<VECTOR>(to + (i64)(base + FORMAT::first(inside)) * stride, stride, own, 0);
+    store_half<VECTOR>(to + (i64)(base + FORMAT::second(inside)) * stride, stride, own, 1);
 }
 
 #ifdef KERNEL_decode_rows
@@ -30,9 +51,9 @@ extern "C" __global__ void decode_rows(RESULT* __restrict__ to, const Shape to_s
                                        u64 count) {
     const u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step) {
-        const u64 row = at / units;
-        store_unit(to + row_offset(to_shape, row), to_shape.strides[0], blocks + (i64)row * pitch,
-                   (u32)(at - row * units));
+        const u64 row = count >> 32 == 0 ? (u32)at / (u32)units : at / units;
+        store_unit<IS_VECTOR>(to + row_offset(to_shape, row), to_shape.strides[0], blocks + (i64)row * pitch,
+                              (u32)(at - row * units));
     }
 }
 #endif
@@ -51,7 +72,7 @@ extern "C" __global__ void decode_chosen(RESULT* __restrict__ to, const Shape to
         RESULT* own = to + row_offset(to_shape, row);
         const i64 stride = to_shape.strides[0];
         if (is_inside(chosen, rows, row, fault)) {
-            store_unit(own, stride, blocks + chosen * pitch, unit);
+            store_unit<false>(own, stride, blocks + chosen * pitch, unit);
         } else {
             for (u32 i = 0; i < 32; i++) own[(i64)(unit * 32 + i) * stride] = Computed<RESULT>::store(0);
         }

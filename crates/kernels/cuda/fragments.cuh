@@ -17,6 +17,13 @@ struct TensorCore<Half> {
             : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
     }
+
+    // Two neighbours of a fragment, rounded.
+    static __device__ __forceinline__ u32 pair(float low, float high) {
+        u32 both;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
+    }
 };
 
 template <>
@@ -27,6 +34,12 @@ struct TensorCore<Bfloat> {
             "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    }
+
+    static __device__ __forceinline__ u32 pair(float low, float high) {
+        u32 both;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
     }
 };
 
@@ -47,4 +60,43 @@ __device__ __forceinline__ uint4 load_eight(const T* from, i64 stride, u32 valid
 __device__ __forceinline__ u32 places_left(u64 first, u64 extent, u32 most) {
     if (first >= extent) return 0;
     return extent - first < most ? (u32)(extent - first) : most;
+}
+
+// Copies eight elements of 16 bits to shared memory, asynchronously; those from `valid` on are set
+// to 0, and of 0 valid ones nothing is read. Both places are multiples of 16 bytes.
+template <typename T>
+__device__ __forceinline__ void copy_eight(uint4* to, const T* from, u32 valid) {
+    const u32 place = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(place), "l"(from), "r"(valid * 2)
+                 : "memory");
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for all groups but the last ones.
+template <int PENDING>
+__device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Four matrices of 8 by 8, whose rows are at the places of lanes 0 to 31.
+template <bool IS_TRANSPOSED>
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], const uint4* place) {
+    const u32 from = (u32)__cvta_generic_to_shared(place);
+    if (IS_TRANSPOSED) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from)
+                     : "memory");
+    }
 }

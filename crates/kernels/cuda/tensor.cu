@@ -68,40 +68,10 @@ struct TileLoader {
                 *place = load_eight<false>(source, near_stride, valid);
                 continue;
             }
-            // Bytes beyond the source's size are set to 0; of a size of 0 nothing is read.
-            const u32 to = (u32)__cvta_generic_to_shared(place);
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :
-                         : "r"(to), "l"(valid == 0 ? origin : source), "r"(valid * 2)
-                         : "memory");
+            copy_eight(place, valid == 0 ? origin : source, valid);
         }
     }
 };
-
-__device__ __forceinline__ void commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_for_all_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-template <bool IS_TRANSPOSED>
-__device__ __forceinline__ void load_matrices(u32 (&to)[4], const uint4* place) {
-    const u32 from = (u32)__cvta_generic_to_shared(place);
-    if (IS_TRANSPOSED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(from)
-                     : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(from)
-                     : "memory");
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     tensor(RESULT* to, const Shape to_shape, const ELEMENT* __restrict__ left,

@@ -1,8 +1,9 @@
 //! Attention over cached keys and values, rotary positions, and what is stored in a cache.
 //!
-//! `attention.cu` reads queries, keys and values by numbers below the extents of their views. What
-//! comes from memory is compared first: a position with the table's room, a sequence with its rows,
-//! a block with those of the cache, a place that is stored to with all of them.
+//! `attention.cu` and `flash_attention.cu` read queries, keys and values by numbers below the
+//! extents of their views. What comes from memory is compared first: a position with the table's
+//! room, a sequence with its rows, a block with those of the cache, a place that is stored to with
+//! all of them.
 
 use fercuda_tensor::Dtype;
 
@@ -25,6 +26,15 @@ const LEAST_SPLIT: u64 = 128;
 const MOST_HEADS: u64 = 8;
 /// Bytes of the queries in shared memory.
 const MOST_QUERY_BYTES: u64 = 16 << 10;
+
+/// Blocks of the form for tensor cores for which positions are split: as many as run at once.
+const ENOUGH_TILES: u64 = 384;
+/// Most elements of a head of that form.
+const MOST_TILE_LENGTH: u64 = 256;
+/// Elements of a key and a value together up to which a tile has 64 of both, and not 32.
+const WIDE_TILE: u64 = 288;
+/// Rows from which a block of that form has several tokens.
+const ENOUGH_ROWS: u64 = 16;
 
 /// Most elements of a head.
 pub const MOST_HEAD_LENGTH: u64 = 1024;
@@ -192,6 +202,11 @@ pub struct AttentionNumbers {
     pub bias: f64,
     /// Number of last positions that are attended to; 0 for all.
     pub window: u64,
+    /// Whether queries and weights may be rounded to the cache's type.
+    pub is_rounded: bool,
+    /// About how many tokens of a sequence follow one another. The results do not depend on it, but
+    /// for the order of sums.
+    pub run: u64,
 }
 
 impl AttentionViews {
@@ -240,18 +255,89 @@ impl AttentionViews {
 
     /// Elements of a key that are read at once.
     fn width(&self, is_aligned: bool) -> u64 {
-        let width = 16 / self.k.dtype().bytes();
-        let strides = self.k.layout.strides();
-        let is_dense = strides[3] == 1
-            && strides[..3]
-                .iter()
-                .zip(self.k.shape())
-                .all(|(stride, extent)| *extent == 1 || stride.unsigned_abs() % width == 0);
-        match is_aligned && is_dense && self.k.shape()[3].is_multiple_of(width) {
-            true => width,
+        match is_aligned && has_chunks(&self.k) {
+            true => 16 / self.k.dtype().bytes(),
             false => 1,
         }
     }
+
+    /// Whether there is a form for tensor cores.
+    fn is_tiled(&self, is_aligned: bool) -> bool {
+        let is_narrow = matches!(self.k.dtype(), Dtype::F16 | Dtype::Bf16);
+        let has_length = |view: &MemoryView| {
+            let length = view.shape()[3];
+            length.is_multiple_of(16) && length <= MOST_TILE_LENGTH && has_chunks(view)
+        };
+        is_aligned && is_narrow && [&self.k, &self.v].into_iter().all(has_length)
+    }
+
+    /// Adds what all kernels of attention have as parameters, but the number of splits.
+    fn parameters(
+        &self,
+        step: NativeStep,
+        parts: Option<&MemoryView>,
+        numbers: AttentionNumbers,
+        groups: u64,
+    ) -> NativeStep {
+        let step = step.view(&self.to).writes();
+        let step = match parts {
+            Some(parts) => step.address(parts).writes(),
+            None => step.u64(0),
+        };
+        let step = step
+            .view(&self.q)
+            .view(&self.k)
+            .view(&self.v)
+            .view(&self.table)
+            .address(&self.sequence)
+            .u64(stride(&self.sequence))
+            .address(&self.position)
+            .u64(stride(&self.position));
+        // The largest power of two that is not above the number of heads.
+        let biased = 1 << self.q.shape()[1].ilog2();
+        optional(step, self.sinks.as_ref())
+            .f64(numbers.scale)
+            .f64(numbers.limit)
+            .f64(numbers.bias)
+            .u64(biased)
+            .u64(numbers.window)
+            .u64(self.k.shape()[2])
+            .u64(groups)
+    }
+
+    /// Positions that a sequence may have.
+    fn room(&self) -> u64 {
+        self.table.shape()[1].saturating_mul(self.k.shape()[1])
+    }
+
+    /// Memory for what splits have, where there are several.
+    fn parts(
+        &self,
+        program: &mut NativeProgram,
+        real: Dtype,
+        splits: u64,
+    ) -> Result<Option<MemoryView>> {
+        let &[tokens, heads, value_length] = self.to.shape() else {
+            return Ok(None);
+        };
+        let shape = [tokens, heads, splits, value_length + 2];
+        match splits {
+            1 => Ok(None),
+            _ => program.reserve(real, &shape).map(Some),
+        }
+    }
+}
+
+/// Whether elements of the last dimension are neighbours, 16 bytes of them at multiples of 16.
+fn has_chunks(view: &MemoryView) -> bool {
+    let width = 16 / view.dtype().bytes();
+    let strides = view.layout.strides();
+    let is_dense = strides[3] == 1
+        && strides[..3]
+            .iter()
+            .zip(view.shape())
+            .all(|(stride, extent)| *extent == 1 || stride.unsigned_abs() % width == 0);
+    is_dense && view.shape()[3].is_multiple_of(width)
 }
 
 fn optional(step: NativeStep, view: Option<&MemoryView>) -> NativeStep {
@@ -272,12 +358,24 @@ pub fn attend(
     numbers: AttentionNumbers,
 ) -> Result<()> {
     views.check()?;
-    let AttentionViews { q, k, v, to, .. } = views;
-    if to.layout.is_empty() {
+    if views.to.layout.is_empty() {
         return Ok(());
     }
+    match numbers.is_rounded && views.is_tiled(program.is_aligned) {
+        true => attend_tiles(program, views, numbers),
+        false => attend_keys(program, views, numbers),
+    }
+}
+
+/// Adds attention in which a thread computes the scores of a key.
+fn attend_keys(
+    program: &mut NativeProgram,
+    views: &AttentionViews,
+    numbers: AttentionNumbers,
+) -> Result<()> {
+    let AttentionViews { q, k, v, .. } = views;
     let (tokens, heads, length) = (q.shape()[0], q.shape()[1], q.shape()[2]);
-    let (shared, value_length) = (k.shape()[2], v.shape()[3]);
+    let shared = k.shape()[2];
     let real = match q.dtype() {
         Dtype::F64 => Dtype::F64,
         _ => Dtype::F32,
@@ -289,7 +387,7 @@ pub fn attend(
     let group = (1..=MOST_HEADS).rev().find(is_group).unwrap_or(1);
     let groups = per_key / group;
     let blocks = tokens * shared * groups;
-    let room = views.table.shape()[1].saturating_mul(k.shape()[1]);
+    let room = views.room();
     let splits = ENOUGH_BLOCKS
         .div_ceil(blocks)
         .clamp(1, room.div_ceil(LEAST_SPLIT).max(1));
@@ -297,65 +395,116 @@ pub fn attend(
         .div_ceil(splits)
         .checked_next_multiple_of(u64::from(THREADS))
         .unwrap_or(u64::MAX);
+    let parts = views.parts(program, real, splits)?;
     let text = text()
         .with_type("ELEMENT", q.dtype())
         .with("LENGTH", length)
-        .with("VALUE_LENGTH", value_length);
-    let parts = match splits {
-        1 => None,
-        _ => Some(program.reserve(real, &[tokens, heads, splits, value_length + 2])?),
-    };
-    let step = NativeStep::new(
-        text.clone()
-            .with_type("CACHED", k.dtype())
-            .with_type("TABLE", views.table.dtype())
-            .with_type("SEQUENCE", views.sequence.dtype())
-            .with_type("POSITION", views.position.dtype())
-            .with("GROUP", group)
-            .with("WIDTH", views.width(program.is_aligned)),
-        "attend",
-    );
-    let step = step.view(to).writes();
-    let step = match &parts {
-        Some(parts) => step.address(parts).writes(),
-        None => step.u64(0),
-    };
-    let step = step
-        .view(q)
-        .view(k)
-        .view(v)
-        .view(&views.table)
-        .address(&views.sequence)
-        .u64(stride(&views.sequence))
-        .address(&views.position)
-        .u64(stride(&views.position));
-    // The largest power of two that is not above the number of heads.
-    let biased = 1 << heads.ilog2();
-    let step = optional(step, views.sinks.as_ref())
-        .f64(numbers.scale)
-        .f64(numbers.limit)
-        .f64(numbers.bias)
-        .u64(biased)
-        .u64(numbers.window)
-        .u64(shared)
-        .u64(groups)
+        .with("VALUE_LENGTH", v.shape()[3])
+        .with_type("CACHED", k.dtype())
+        .with_type("TABLE", views.table.dtype())
+        .with_type("SEQUENCE", views.sequence.dtype())
+        .with_type("POSITION", views.position.dtype())
+        .with("GROUP", group)
+        .with("WIDTH", views.width(program.is_aligned));
+    let step = views
+        .parameters(
+            NativeStep::new(text, "attend"),
+            parts.as_ref(),
+            numbers,
+            groups,
+        )
         .u64(splits)
         .u64(per_split)
         .threads(THREADS)
         .blocks([blocks, splits, 1])?;
     program.push(step);
+    combine(program, views, parts.as_ref(), splits)
+}
+
+/// Adds attention in which a warp multiplies tiles of 16 rows by keys and by values.
+fn attend_tiles(
+    program: &mut NativeProgram,
+    views: &AttentionViews,
+    numbers: AttentionNumbers,
+) -> Result<()> {
+    let AttentionViews { q, k, v, .. } = views;
+    let (tokens, heads, length) = (q.shape()[0], q.shape()[1], q.shape()[2]);
+    let (shared, value_length) = (k.shape()[2], v.shape()[3]);
+    let per_key = heads / shared;
+    // A warp has 16 keys, or 16 rows.
+    let (keys, threads) = match length + value_length <= WIDE_TILE {
+        true => (64, 128),
+        false => (32, 64),
+    };
+    let by_keys = numbers.run.saturating_mul(per_key) < ENOUGH_ROWS || tokens == 1;
+    let most_rows = match by_keys {
+        true => MOST_HEADS,
+        false => u64::from(threads) / 2,
+    };
+    let is_group = |size: &u64| per_key.is_multiple_of(*size);
+    let group = (1..=most_rows).rev().find(is_group).unwrap_or(1);
+    let groups = per_key / group;
+    let of_tile = match by_keys {
+        true => 1,
+        false => (most_rows / group).min(tokens),
+    };
+    let blocks = tokens.div_ceil(of_tile) * shared * groups;
+    let splits = ENOUGH_TILES
+        .div_ceil(blocks)
+        .clamp(1, views.room().div_ceil(keys).max(1));
+    let parts = views.parts(program, Dtype::F32, splits)?;
+    let source = include_str!("../cuda/flash_attention.cu");
+    let text = KernelText::new("flash_attention.cu", source)
+        .with_type("ELEMENT", q.dtype())
+        .with_type("CACHED", k.dtype())
+        .with_type("TABLE", views.table.dtype())
+        .with_type("SEQUENCE", views.sequence.dtype())
+        .with_type("POSITION", views.position.dtype())
+        .with("LENGTH", length)
+        .with("VALUE_LENGTH", value_length)
+        .with("GROUP", group)
+        .with("TOKENS", of_tile)
+        .with("KEYS", keys)
+        .with("THREADS", threads)
+        .with("BY_KEYS", u32::from(by_keys));
+    let step = views
+        .parameters(
+            NativeStep::new(text, "flash"),
+            parts.as_ref(),
+            numbers,
+            groups,
+        )
+        .u64(splits)
+        .threads(threads)
+        .blocks([blocks, splits, 1])?;
+    program.push(step);
+    combine(program, views, parts.as_ref(), splits)
+}
+
+/// Adds the joining of splits.
+fn combine(
+    program: &mut NativeProgram,
+    views: &AttentionViews,
+    parts: Option<&MemoryView>,
+    splits: u64,
+) -> Result<()> {
     let Some(parts) = parts else {
         return Ok(());
     };
-    let text = text
+    let (q, to) = (&views.q, &views.to);
+    let rows = q.shape()[0] * q.shape()[1];
+    let text = text()
+        .with_type("ELEMENT", q.dtype())
+        .with("LENGTH", q.shape()[2])
+        .with("VALUE_LENGTH", to.shape()[2])
         .with("MOST_SPLITS", splits)
         .with("THREADS_COMBINE", THREADS);
     let step = NativeStep::new(text, "combine").view(to).writes();
-    let step = optional(step.address(&parts), views.sinks.as_ref())
+    let step = optional(step.address(parts), views.sinks.as_ref())
         .u64(splits)
-        .u64(tokens * heads)
+        .u64(rows)
         .threads(THREADS)
-        .blocks([(tokens * heads).div_ceil(u64::from(THREADS / 32)), 1, 1])?;
+        .blocks([rows.div_ceil(u64::from(THREADS / 32)), 1, 1])?;
     program.push(step);
     Ok(())
 }

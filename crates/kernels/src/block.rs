@@ -10,9 +10,10 @@ use fercuda_tensor::{BlockFormat, Dtype};
 
 use crate::copy;
 use crate::error::KernelError;
+use crate::expert::{self, FEW_PAIRS};
 use crate::index::with_fault;
 use crate::program::{NativeProgram, NativeStep};
-use crate::rows::{flat_shape, sizes};
+use crate::rows::{flat_shape, matrix, sizes};
 use crate::text::KernelText;
 use crate::view::{BoundPlace, MemoryView, check};
 
@@ -184,11 +185,15 @@ impl BlockRows {
 pub struct BlockProduct<'a> {
     /// Activations, with rows along the last dimension.
     pub x: &'a MemoryView,
-    /// The weight's blocks: a row for each column of the result.
+    /// The weight's blocks: a row for each column of the result; such rows for each expert, where
+    /// experts are chosen.
     pub weight: &'a MemoryView,
+    /// Expert of each row of the result; as many neighbours as there are for each have a row of x.
+    /// A choice of no expert gives zeros.
+    pub choice: Option<&'a MemoryView>,
     /// Another weight: the product is multiplied by SiLU of that with this one.
     pub gate: Option<&'a MemoryView>,
-    /// One number for each column.
+    /// One number for each column, of each expert where experts are chosen.
     pub bias: Option<&'a MemoryView>,
     /// Elements of the result's shape, which may be where the result is.
     pub residual: Option<&'a MemoryView>,
@@ -221,6 +226,9 @@ struct ProductMatrices {
     rows: u64,
     columns: u64,
     depth: u64,
+    /// Number of experts, and of rows of the result that have one row of x.
+    experts: u64,
+    slots: u64,
 }
 
 impl ProductMatrices {
@@ -230,12 +238,23 @@ impl ProductMatrices {
         views: &BlockProduct<'_>,
     ) -> Result<Self> {
         let (x, to) = (views.x, views.to);
-        let ((rows, depth), (of_result, columns)) = (sizes(x), sizes(to));
+        let ((of_x, depth), (rows, columns)) = (sizes(x), sizes(to));
+        let (experts, slots) = match views.choice {
+            Some(index) => {
+                let experts = views.weight.shape().first().copied().unwrap_or_default();
+                expert::check_choice(index, experts)?;
+                let what = || format!("{} for choices {}", to.layout, index.layout);
+                check(index.layout.len() == rows, what)?;
+                (experts, expert::slots(x, index)?)
+            }
+            None => (1, 1),
+        };
         let weight = BlockRows::of(program, views.weight, format)?;
         let gate = views.gate.map(|gate| BlockRows::of(program, gate, format));
         let gate = gate.transpose()?;
-        let is_of_shape = |it: &BlockRows| it.elements() == depth && it.rows == columns;
-        let fits = rows == of_result && is_of_shape(&weight) && gate.iter().all(is_of_shape);
+        let all = experts.checked_mul(columns);
+        let is_of_shape = |it: &BlockRows| it.elements() == depth && Some(it.rows) == all;
+        let fits = of_x * slots == rows && is_of_shape(&weight) && gate.iter().all(is_of_shape);
         check(fits && !x.shape().is_empty(), || {
             format!("{} by {}", x.layout, views.weight.layout)
         })?;
@@ -244,7 +263,10 @@ impl ProductMatrices {
             format!("{} to {}", x.dtype(), to.dtype())
         })?;
         if let Some(bias) = views.bias {
-            bias.check("the bias", &[columns], x.dtype())?;
+            match views.choice {
+                Some(_) => bias.check("the bias", &[experts, columns], x.dtype())?,
+                None => bias.check("the bias", &[columns], x.dtype())?,
+            }
         }
         if let Some(residual) = views.residual {
             residual.check("the residual", to.shape(), x.dtype())?;
@@ -252,7 +274,7 @@ impl ProductMatrices {
         let residual = views.residual;
         let residual = residual.map(|residual| matrix(program, residual, [rows, columns]));
         Ok(Self {
-            x: matrix(program, x, [rows, depth])?,
+            x: matrix(program, x, [of_x, depth])?,
             weight,
             gate,
             residual: residual.transpose()?,
@@ -263,6 +285,8 @@ impl ProductMatrices {
             rows,
             columns,
             depth,
+            experts,
+            slots,
         })
     }
 }
@@ -278,6 +302,26 @@ struct ProductGeometry {
 }
 
 impl ProductGeometry {
+    /// That of a product whose rows each have an expert.
+    fn of_pairs(pairs: u64, columns: u64, units: u64, (experts, is_gated): (u64, bool)) -> Self {
+        if pairs <= FEW_PAIRS {
+            let one = Self::of(1, columns, units, is_gated);
+            return Self {
+                grid: [one.grid[0], pairs, 1],
+                ..one
+            };
+        }
+        let tile = if pairs > 48 * experts { 64 } else { 32 };
+        Self {
+            function: "multiply_many",
+            tile,
+            group: 1,
+            own: 1,
+            // The first extent follows from the grouping.
+            grid: [0, columns.div_ceil(ACROSS), 1],
+        }
+    }
+
     fn of(rows: u64, columns: u64, units: u64, is_gated: bool) -> Self {
         if rows > FEW_ROWS {
             let tile = if rows > 32 { 64 } else { 32 };
@@ -324,8 +368,9 @@ pub fn product(
     }
     let (weight, rows, columns) = (&all.weight, all.rows, all.columns);
     let kind = ActivationBlocks::of(format);
-    let codes = program.reserve(Dtype::U8, &[rows, all.depth])?;
-    let scales = program.reserve(Dtype::F32, &[rows, all.depth / kind.run(), 2])?;
+    let of_x = rows / all.slots;
+    let codes = program.reserve(Dtype::U8, &[of_x, all.depth])?;
+    let scales = program.reserve(Dtype::F32, &[of_x, all.depth / kind.run(), 2])?;
     let across = all.depth / kind.format().elements() as u64;
     if across > 0 {
         let step = NativeStep::new(encoding_text(all.x.dtype(), kind), "quantise_rows")
@@ -336,23 +381,36 @@ pub fn product(
             .writes()
             .strided(&all.x)
             .u64(across)
-            .u64(rows * across)
-            .over_blocks((rows * across).div_ceil(WARPS));
+            .u64(of_x * across)
+            .over_blocks((of_x * across).div_ceil(WARPS));
         program.push(step);
     }
     let is_aligned = program.is_aligned;
     let both = [Some(weight), all.gate.as_ref()].into_iter().flatten();
     let places = both.map(|it| it.align(is_aligned));
     let align = places.fold((16, true), |all, own| (all.0.min(own.0), all.1 && own.1));
-    let shared = ProductGeometry::of(rows, columns, weight.units, all.gate.is_some());
+    let is_gated = all.gate.is_some();
+    let mut shared = match views.choice {
+        Some(_) => ProductGeometry::of_pairs(rows, columns, weight.units, (all.experts, is_gated)),
+        None => ProductGeometry::of(rows, columns, weight.units, is_gated),
+    };
+    let choice = match views.choice {
+        Some(index) => Some(PairsOfProduct::of(program, index, &all, &mut shared)?),
+        None => None,
+    };
     let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
         .with_type("ELEMENT", all.x.dtype())
         .with_type("RESULT", to.dtype())
         .with("KIND", kind as u32)
-        .with("IS_GATED", u8::from(all.gate.is_some()))
+        .with("IS_GATED", u8::from(is_gated))
+        .with("IS_GROUPED", u8::from(choice.is_some()))
         .with("TILE", shared.tile)
         .with("GROUP", shared.group)
         .with("COLUMNS", shared.own);
+    let text = match views.choice {
+        Some(index) => text.with_type("INDEX", index.dtype()),
+        None => text,
+    };
     let gate = all.gate.as_ref().unwrap_or(weight);
     let step = NativeStep::new(weight.with_format(text, align), shared.function)
         .threads(32 * WARPS as u32)
@@ -366,7 +424,7 @@ pub fn product(
         .address(&scales);
     let step = match views.bias {
         Some(bias) => {
-            let stride = bias.layout.strides().first().copied().unwrap_or_default();
+            let stride = bias.layout.strides().last().copied().unwrap_or_default();
             step.address(bias).u64(stride.cast_unsigned())
         }
         None => step.u64(0).u64(0),
@@ -376,29 +434,59 @@ pub fn product(
         None => step.u64(0).u64(0).u64(0),
     };
     let units = narrow(weight.units)?;
-    program.push(step.u64(rows).u64(columns).u32(units).blocks(shared.grid)?);
+    let step = step.u64(rows).u64(columns).u32(units);
+    let step = match &choice {
+        Some(pairs) => pairs.parameters(step, &all, views.bias, program),
+        None => step,
+    };
+    program.push(step.blocks(shared.grid)?);
     match all.result.place == to.place {
         true => Ok(()),
         false => copy::elements(program, &all.result.reshape(to.shape())?, to),
     }
 }
 
-/// A view as a matrix, or a copy of it where its rows have no one distance.
-fn matrix(program: &mut NativeProgram, view: &MemoryView, shape: [u64; 2]) -> Result<MemoryView> {
-    if let Ok(matrix) = view.reshape(&shape) {
-        return Ok(matrix);
-    }
-    let staged = program.reserve(view.dtype(), view.shape())?;
-    copy::elements(program, view, &staged)?;
-    Ok(staged.reshape(&shape)?)
+/// How a product by experts finds the expert of a row of its result.
+enum PairsOfProduct {
+    /// By the index of each.
+    Alone(MemoryView),
+    Grouped(expert::ExpertGroups),
 }
 
-impl NativeStep {
-    /// A matrix: its address and the strides of rows and columns.
-    fn strided(self, matrix: &MemoryView) -> Self {
-        let strides = matrix.layout.strides().iter();
-        let step = self.address(matrix);
-        strides.fold(step, |step, stride| step.u64(stride.cast_unsigned()))
+impl PairsOfProduct {
+    fn of(
+        program: &mut NativeProgram,
+        index: &MemoryView,
+        all: &ProductMatrices,
+        shared: &mut ProductGeometry,
+    ) -> Result<Self> {
+        if all.rows <= FEW_PAIRS {
+            return Ok(Self::Alone(*index));
+        }
+        let groups = expert::group(program, index, all.experts, shared.tile)?;
+        shared.grid[0] = groups.most;
+        Ok(Self::Grouped(groups))
+    }
+
+    fn parameters(
+        &self,
+        step: NativeStep,
+        all: &ProductMatrices,
+        bias: Option<&MemoryView>,
+        program: &NativeProgram,
+    ) -> NativeStep {
+        let of_expert = bias.and_then(|bias| bias.layout.strides().first().copied());
+        let step = step
+            .u64(of_expert.unwrap_or_default().cast_unsigned())
+            .u64(all.experts)
+            .u64(all.slots);
+        match self {
+            Self::Alone(index) => {
+                let step = step.address(index).shape(flat_shape(index));
+                with_fault(step, program)
+            }
+            Self::Grouped(groups) => step.address(&groups.order).address(&groups.tiles),
+        }
     }
 }
 
@@ -443,7 +531,22 @@ pub fn decode(
         return Ok(());
     }
     narrow(from.units)?;
-    let text = rows_text().with_type("RESULT", to.dtype());
+    let strides = to.layout.strides();
+    let is_vector = program.is_aligned
+        && to.offset_bytes % 16 == 0
+        && strides.last() == Some(&1)
+        && strides
+            .iter()
+            .rev()
+            .skip(1)
+            .zip(to.shape().iter().rev().skip(1))
+            .all(|(stride, extent)| {
+                let apart = stride.unsigned_abs().saturating_mul(to.dtype().bytes());
+                *extent == 1 || apart.is_multiple_of(16)
+            });
+    let text = rows_text()
+        .with_type("RESULT", to.dtype())
+        .with("IS_VECTOR", u8::from(is_vector));
     let text = from.with_format(text, from.align(program.is_aligned));
     let count = from.rows * from.units;
     let step = NativeStep::new(text, "decode_rows")

@@ -166,9 +166,12 @@ pub fn matrices(
     check(right.dtype() == dtype, || {
         format!("{} by {}", dtype, right.dtype())
     })?;
-    let is_stored =
-        to.dtype() == dtype || (kernel == ProductKernel::Tensor && to.dtype() == Dtype::F32);
-    let is_narrow = matches!(dtype, Dtype::F16 | Dtype::Bf16) && is_stored;
+    let is_stored = to.dtype() == dtype
+        || (dtype.is_float() && dtype != Dtype::F64 && to.dtype() == Dtype::F32);
+    check(is_stored || to.dtype() == product_type(dtype), || {
+        format!("products of {dtype} as {}", to.dtype())
+    })?;
+    let is_narrow = matches!(dtype, Dtype::F16 | Dtype::Bf16);
     let is_by_threads = matches!(kernel, ProductKernel::Threads | ProductKernel::Gemv);
     check(is_by_threads || is_narrow, || {
         format!("tensor cores for {dtype} and {}", to.dtype())

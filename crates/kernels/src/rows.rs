@@ -109,3 +109,26 @@ pub(crate) fn unstage(
         false => copy::elements(program, staged, out),
     }
 }
+
+/// A view as a matrix, or a copy of it where its rows have no one distance.
+pub(crate) fn matrix(
+    program: &mut NativeProgram,
+    view: &MemoryView,
+    shape: [u64; 2],
+) -> Result<MemoryView> {
+    if let Ok(matrix) = view.reshape(&shape) {
+        return Ok(matrix);
+    }
+    let staged = program.reserve(view.dtype(), view.shape())?;
+    copy::elements(program, view, &staged)?;
+    Ok(staged.reshape(&shape)?)
+}
+
+impl NativeStep {
+    /// A matrix: its address and the strides of rows and columns.
+    pub(crate) fn strided(self, matrix: &MemoryView) -> Self {
+        let strides = matrix.layout.strides().iter();
+        let step = self.address(matrix);
+        strides.fold(step, |step, stride| step.u64(stride.cast_unsigned()))
+    }
+}

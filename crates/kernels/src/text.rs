@@ -112,7 +112,7 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 33] = [
+const SOURCES: [&str; 36] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
     include_str!("../cuda/block_product.cu"),
@@ -122,8 +122,11 @@ const SOURCES: [&str; 33] = [
     include_str!("../cuda/ctc.cu"),
     include_str!("../cuda/draw.cu"),
     include_str!("../cuda/eigen.cu"),
+    include_str!("../cuda/expert.cu"),
     include_str!("../cuda/fft.cu"),
+    include_str!("../cuda/flash_attention.cu"),
     include_str!("../cuda/gemv.cu"),
+    include_str!("../cuda/head_inputs.cu"),
     include_str!("../cuda/index.cu"),
     include_str!("../cuda/jacobi.cu"),
     include_str!("../cuda/linear_loss.cu"),

@@ -8,11 +8,10 @@ use fercuda_modelfile::ModelFile;
 use fercuda_tensor::Dtype;
 use serde_json::Value;
 
-use crate::config::{
-    Checkpoint, MOST_LAYERS, MOST_WIDTH, ModelConfig, RotaryConfig, RotaryScaling,
-};
+use crate::config::{Checkpoint, MOST_LAYERS, MOST_WIDTH, ModelConfig, check_heads};
 use crate::error::{LlmError, unsupported};
 use crate::model::{self, CHECKPOINTS, CheckpointSpec};
+use crate::rotary::{RotaryConfig, RotaryDivisors, RotaryScaling};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -144,6 +143,7 @@ fn of_checkpoint(model: &ModelFile, config: &Value) -> Result<ModelConfig> {
         let what = format!("{heads} heads are no multiple of {shared_heads} heads of keys");
         return Err(unsupported(what, DAMAGED));
     }
+    check_heads(heads, length)?;
     let context = keys.required("max_position_embeddings", u64::from(u32::MAX))?;
     let epsilon = keys.float("rms_norm_eps")?.unwrap_or(1e-6);
     let activation = keys.text("hidden_act").unwrap_or("silu");
@@ -173,8 +173,11 @@ fn of_checkpoint(model: &ModelFile, config: &Value) -> Result<ModelConfig> {
         feed_forward: keys.required("intermediate_size", MOST_WIDTH)?,
         context,
         epsilon,
-        rotary: rotary(&keys, length, context)?,
-        window: window(&keys, layers, context)?,
+        experts: None,
+        rotaries: vec![rotary(&keys, length, context)?],
+        windows: windows(&keys, layers, context)?,
+        scale: 0.0,
+        limits: own.limits,
         spec: own,
         checkpoint: Some(checkpoint),
     })
@@ -212,7 +215,7 @@ fn unpacked_type(keys: &CheckpointKeys<'_>) -> Dtype {
 
 /// Refuses biases that no op of the decoder adds.
 fn check_biases(model: &ModelFile, checkpoint: &Checkpoint) -> Result<()> {
-    for part in ["attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+    for part in ["ffn_gate", "ffn_up", "ffn_down"] {
         let name = checkpoint.name(&format!("blk.0.{part}.bias"));
         if let Some(name) = name.filter(|it| model.tensor(it).is_ok()) {
             return Err(unsupported(
@@ -224,37 +227,38 @@ fn check_biases(model: &ModelFile, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// Last positions that tokens attend to; 0 for all.
-fn window(keys: &CheckpointKeys<'_>, layers: u64, context: u64) -> Result<u64> {
+/// Last positions that tokens of each layer attend to; 0 for all.
+fn windows(keys: &CheckpointKeys<'_>, layers: u64, context: u64) -> Result<Vec<u64>> {
+    let none = vec![0; layers as usize];
     let is_switched = keys.spec.default_of("max_window_layers").is_some();
     if is_switched && !keys.has("use_sliding_window") {
-        return Ok(0);
+        return Ok(none);
     }
     let Some(window) = keys.number("sliding_window", u64::from(u32::MAX))? else {
-        return Ok(0);
+        return Ok(none);
     };
     if window >= context {
-        return Ok(0);
+        return Ok(none);
     }
-    let sliding = match keys.get("layer_types").and_then(Value::as_array) {
-        Some(types) => {
-            let is_sliding = |it: &&Value| it.as_str() == Some("sliding_attention");
-            types.iter().filter(is_sliding).count() as u64
-        }
-        None if is_switched => {
-            let full = keys.float("max_window_layers")?.unwrap_or(0.0).max(0.0) as u64;
-            layers - full.min(layers)
-        }
-        None => layers,
+    let types = keys.get("layer_types").and_then(Value::as_array);
+    if let Some(types) = types.filter(|it| (it.len() as u64) < layers) {
+        let what = format!(
+            "config.json: layer_types has {} of {layers} layers",
+            types.len()
+        );
+        return Err(unsupported(what, DAMAGED));
+    }
+    // The first layer with a window, where they are not listed.
+    let first = match is_switched {
+        true => keys.float("max_window_layers")?.unwrap_or(0.0).max(0.0) as u64,
+        false => 0,
     };
-    match sliding {
-        0 => Ok(0),
-        all if all == layers => Ok(window),
-        some => Err(unsupported(
-            format!("{some} of {layers} layers have a window of {window} positions"),
-            "a model in which all layers have one, or none",
-        )),
-    }
+    let has_window = |layer: u64| match types {
+        Some(types) => types[layer as usize].as_str() == Some("sliding_attention"),
+        None => layer >= first,
+    };
+    let of_layer = |layer| if has_window(layer) { window } else { 0 };
+    Ok((0..layers).map(of_layer).collect())
 }
 
 fn rotary(keys: &CheckpointKeys<'_>, length: u64, context: u64) -> Result<RotaryConfig> {
@@ -279,15 +283,19 @@ fn rotary(keys: &CheckpointKeys<'_>, length: u64, context: u64) -> Result<Rotary
         return Err(unsupported(what, DAMAGED));
     }
     let kind = scaling.text("rope_type").or(scaling.text("type"));
-    let (scaling, divisors) = match kind.unwrap_or("default") {
+    // The scaling, the factor of sines and cosines, and divisors of frequencies.
+    let (scaling, magnitude, divisors) = match kind.unwrap_or("default") {
         // Dynamic scaling begins beyond the context.
-        "default" | "dynamic" => (RotaryScaling::None, Vec::new()),
-        "linear" => (RotaryScaling::Linear(factor(&scaling)?), Vec::new()),
-        "yarn" => (yarn(&scaling, context)?, Vec::new()),
-        "llama3" => (
-            RotaryScaling::None,
-            llama3_divisors(&scaling, turned, base, context)?,
-        ),
+        "default" | "dynamic" => (RotaryScaling::None, 1.0, Vec::new()),
+        "linear" => (RotaryScaling::Linear(factor(&scaling)?), 1.0, Vec::new()),
+        "yarn" => {
+            let (yarn, magnitude) = yarn(&scaling, context)?;
+            (yarn, magnitude, Vec::new())
+        }
+        "llama3" => {
+            let divisors = llama3_divisors(&scaling, turned, base, context)?;
+            (RotaryScaling::None, 1.0, divisors)
+        }
         other => {
             let name: String = other.chars().take(60).collect();
             return Err(unsupported(
@@ -300,7 +308,12 @@ fn rotary(keys: &CheckpointKeys<'_>, length: u64, context: u64) -> Result<Rotary
         turned,
         base,
         scaling,
-        divisors,
+        magnitude,
+        divisors: RotaryDivisors {
+            short: divisors.clone(),
+            long: divisors,
+            original: 0,
+        },
     })
 }
 
@@ -323,17 +336,8 @@ fn factor(keys: &CheckpointKeys<'_>) -> Result<f64> {
     positive(keys, "factor", None)
 }
 
-fn yarn(keys: &CheckpointKeys<'_>, context: u64) -> Result<RotaryScaling> {
-    for (key, wanted) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
-        if let Some(own) = keys.float(key)?.filter(|own| *own != wanted) {
-            let what = format!("config.json: {key} is {own}; {wanted} is supported");
-            return Err(unsupported(what, "a model with the usual values"));
-        }
-    }
-    if keys.get("truncate").and_then(Value::as_bool) == Some(false) {
-        let what = "config.json: positions are scaled by yarn without truncation";
-        return Err(unsupported(what, "a model with the usual values"));
-    }
+/// YaRN, and what the factor that follows from its own is multiplied by.
+fn yarn(keys: &CheckpointKeys<'_>, context: u64) -> Result<(RotaryScaling, f64)> {
     let factor = factor(keys)?;
     let scaled = |by: f64| match factor <= 1.0 {
         true => 1.0,
@@ -348,16 +352,18 @@ fn yarn(keys: &CheckpointKeys<'_>, context: u64) -> Result<RotaryScaling> {
         (None, Some(own), Some(all)) => scaled(own) / scaled(all),
         (None, _, _) => scaled(1.0),
     };
-    Ok(RotaryScaling::Yarn {
+    let original = "original_max_position_embeddings";
+    let scaling = RotaryScaling::Yarn {
         factor,
-        original: positive(
-            keys,
-            "original_max_position_embeddings",
-            Some(context as f64),
-        )?,
-        // What `RotaryConfig::frequencies` multiplies by.
-        magnitude: attention / (1.0 + 0.1 * factor.ln()),
-    })
+        original: positive(keys, original, Some(context as f64))?,
+        turns: [
+            positive(keys, "beta_fast", Some(32.0))?,
+            positive(keys, "beta_slow", Some(1.0))?,
+        ],
+        is_whole: keys.get("truncate").and_then(Value::as_bool) != Some(false),
+    };
+    // What `RotaryConfig::frequencies` multiplies by.
+    Ok((scaling, attention / (1.0 + 0.1 * factor.ln())))
 }
 
 /// Divisors of frequencies in Llama 3.1 and later: slow pairs are divided by the factor, fast ones

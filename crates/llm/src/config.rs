@@ -7,12 +7,16 @@ use fercuda_modelfile::{Gguf, GgufValue, ModelFile};
 use fercuda_tensor::Dtype;
 
 use crate::error::{LlmError, unsupported};
-use crate::model::{self, CheckpointSpec, DecoderSpec};
+use crate::keys::ArchitectureKeys;
+use crate::model::{self, CheckpointSpec, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
+use crate::rotary::{RotaryConfig, rotary};
 
 /// Most layers that are read: more than any model has.
 pub(crate) const MOST_LAYERS: u64 = 4096;
 /// Most elements of a vector of a model.
 pub(crate) const MOST_WIDTH: u64 = 1 << 24;
+/// Most experts of a layer.
+const MOST_EXPERTS: u64 = 4096;
 
 /// Configuration of a decoder.
 #[derive(Clone, Debug)]
@@ -33,16 +37,22 @@ pub struct ModelConfig {
     pub key_length: u64,
     /// Elements of a value.
     pub value_length: u64,
-    /// Elements of the gated unit.
+    /// Elements of the gated unit; 0 where the file has those of experts only.
     pub feed_forward: u64,
+    /// Experts of layers that have them.
+    pub experts: Option<ExpertConfig>,
     /// Positions that the model was made for.
     pub context: u64,
     /// Constant of the norms.
     pub epsilon: f64,
-    /// Rotation by positions.
-    pub(crate) rotary: RotaryConfig,
-    /// Last positions that a token attends to; 0 for all.
-    pub(crate) window: u64,
+    /// Rotation by positions: that of all layers, or of those without a window and of others.
+    pub(crate) rotaries: Vec<RotaryConfig>,
+    /// Last positions that a token of each layer attends to; 0 for all.
+    pub(crate) windows: Vec<u64>,
+    /// Factor of scores of attention; 0 for that of the length of keys.
+    pub(crate) scale: f64,
+    /// Limits of scores of attention and of logits; 0 for none.
+    pub(crate) limits: [f64; 2],
     pub(crate) spec: DecoderSpec,
     /// How the tensors of a checkpoint are named and unpacked; `None` of a GGUF file.
     pub(crate) checkpoint: Option<Checkpoint>,
@@ -73,126 +83,25 @@ impl Checkpoint {
     }
 }
 
-/// How angles follow from positions.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RotaryConfig {
-    /// Elements of a head that are turned.
-    pub(crate) turned: u64,
-    pub(crate) base: f64,
-    pub(crate) scaling: RotaryScaling,
-    /// Divisors of the frequencies, from a tensor of the file.
-    pub(crate) divisors: Vec<f32>,
+/// Experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertConfig {
+    /// Number of experts.
+    pub count: u64,
+    /// Number that each token chooses.
+    pub used: u64,
+    /// Elements of the gated unit of each.
+    pub feed_forward: u64,
 }
 
-/// How frequencies are changed for longer contexts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum RotaryScaling {
-    None,
-    /// All divided by the factor.
-    Linear(f64),
-    /// Low ones divided by the factor, high ones kept ("YaRN: Efficient Context Window Extension",
-    /// Peng and others, 2023).
-    Yarn {
-        factor: f64,
-        /// Context before it was made longer.
-        original: f64,
-        magnitude: f64,
-    },
-}
-
-impl RotaryConfig {
-    /// Frequency of each pair, and the factor of sines and cosines.
-    pub(crate) fn frequencies(&self) -> (Vec<f32>, f64) {
-        let pairs = self.turned / 2;
-        let own = |pair: u64| self.base.powf(-2.0 * pair as f64 / self.turned as f64);
-        let scaled = |pair: u64| match self.scaling {
-            RotaryScaling::None => own(pair),
-            RotaryScaling::Linear(factor) => own(pair) / factor,
-            RotaryScaling::Yarn {
-                factor, original, ..
-            } => {
-                // The pair that turns so many times within the original context.
-                let of_turns = |turns: f64| {
-                    let length = self.turned as f64;
-                    length * (original / (turns * std::f64::consts::TAU)).ln()
-                        / (2.0 * self.base.ln())
-                };
-                let low = of_turns(32.0).floor().max(0.0);
-                let high = of_turns(1.0).ceil().min(self.turned as f64 - 1.0);
-                let ramp = (pair as f64 - low) / (high - low).max(0.001);
-                let kept = 1.0 - ramp.clamp(0.0, 1.0);
-                own(pair) * (kept + (1.0 - kept) / factor)
-            }
-        };
-        let divided = |pair: u64| {
-            let by = self.divisors.get(pair as usize).copied().unwrap_or(1.0);
-            (scaled(pair) / f64::from(by)) as f32
-        };
-        let magnitude = match self.scaling {
-            RotaryScaling::Yarn {
-                factor, magnitude, ..
-            } => magnitude * (1.0 + 0.1 * factor.ln()),
-            _ => 1.0,
-        };
-        ((0..pairs).map(divided).collect(), magnitude)
-    }
-}
-
-/// The values of one architecture's keys.
-struct ArchitectureKeys<'a, B> {
-    file: &'a Gguf<B>,
-    architecture: &'a str,
-}
-
-impl<'a, B: AsRef<[u8]>> ArchitectureKeys<'a, B> {
-    fn get(&self, key: &str) -> Option<GgufValue<'a>> {
-        self.file.get(&format!("{}.{key}", self.architecture))
-    }
-
-    /// A whole number; of a list with one for each layer, if all are equal.
-    fn number(&self, key: &str) -> Result<Option<u64>, LlmError> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        let wrong = |what: &str| {
-            let key = format!("{}.{key}", self.architecture);
-            unsupported(
-                format!("{key} {what}"),
-                "a file that a current converter wrote",
-            )
-        };
-        if let Some(all) = value.as_array() {
-            let mut numbers = all.iter().map(|it| it.as_u64());
-            let first = numbers.next().flatten();
-            let is_same = first.is_some() && numbers.all(|it| it == first);
-            return match is_same {
-                true => Ok(first),
-                false => Err(wrong("differs between layers, which is not supported")),
-            };
-        }
-        match value.as_u64() {
-            Some(number) => Ok(Some(number)),
-            None => Err(wrong("is no whole number")),
-        }
-    }
-
-    fn required(&self, key: &str, most: u64) -> Result<u64, LlmError> {
-        let name = || format!("{}.{key}", self.architecture);
-        match self.number(key)? {
-            Some(number) if (1..=most).contains(&number) => Ok(number),
-            Some(number) => Err(unsupported(
-                format!("{} is {number}, not 1 to {most}", name()),
-                "another file: this one is damaged",
-            )),
-            None => Err(unsupported(
-                format!("the file does not have {}", name()),
-                "a file with the metadata of its architecture",
-            )),
-        }
-    }
-
-    fn float(&self, key: &str) -> Option<f64> {
-        self.get(key)?.as_f64().filter(|it| it.is_finite())
+/// Refuses heads whose elements are more in all than a vector may have.
+pub(crate) fn check_heads(heads: u64, length: u64) -> Result<(), LlmError> {
+    match heads.saturating_mul(length) > MOST_WIDTH {
+        true => Err(unsupported(
+            format!("{heads} heads of {length} elements"),
+            format!("at most {MOST_WIDTH} elements in all"),
+        )),
+        false => Ok(()),
     }
 }
 
@@ -242,14 +151,31 @@ impl ModelConfig {
             length("attention.key_length")?,
             length("attention.value_length")?,
         );
+        check_heads(heads, key_length)?;
+        check_heads(heads, value_length)?;
         let context = keys.required("context_length", u64::from(u32::MAX))?;
+        let context = spec.most_context.map_or(context, |most| context.min(most));
         let epsilon = keys
             .float("attention.layer_norm_rms_epsilon")
             .unwrap_or(1e-5);
-        let rotary = rotary(&keys, model, key_length, context)?;
-        let window = match spec.has_window {
-            true => keys.number("attention.sliding_window")?.unwrap_or(0),
-            false => 0,
+        let first = rotary(&keys, model, (key_length, context), spec.has_whole_yarn)?;
+        let of_windows = first.of_windows(&keys, spec.window_base)?;
+        let experts = experts(&keys, spec.weighting)?;
+        let feed_forward = match (&experts, keys.number("feed_forward_length")?) {
+            (Some(_), None | Some(0)) => 0,
+            _ => keys.required("feed_forward_length", MOST_WIDTH)?,
+        };
+        let limit = |key: &str, default| keys.positive(key).map(|it| it.unwrap_or(default));
+        let limits = [
+            limit("attn_logit_softcapping", spec.limits[0])?,
+            limit("final_logit_softcapping", spec.limits[1])?,
+        ];
+        let scale = match keys.positive("attention.scale")? {
+            Some(scale) => scale,
+            None if spec.wide_scale_layers == Some(layers) => {
+                1.0 / ((hidden / heads) as f64).sqrt()
+            }
+            None => 0.0,
         };
         Ok(Self {
             name: text(file, "general.name").unwrap_or_default(),
@@ -259,11 +185,14 @@ impl ModelConfig {
             shared_heads,
             key_length,
             value_length,
-            feed_forward: keys.required("feed_forward_length", MOST_WIDTH)?,
+            feed_forward,
+            experts,
             context,
             epsilon,
-            rotary,
-            window,
+            rotaries: [first].into_iter().chain(of_windows).collect(),
+            windows: windows(&keys, spec.windows, layers)?,
+            scale,
+            limits,
             spec,
             checkpoint: None,
             architecture,
@@ -271,97 +200,145 @@ impl ModelConfig {
     }
 }
 
-fn rotary<B: AsRef<[u8]>>(
-    keys: &ArchitectureKeys<'_, B>,
-    model: &ModelFile,
-    length: u64,
-    context: u64,
-) -> Result<RotaryConfig, LlmError> {
-    let turned = match keys.number("rope.dimension_count")? {
-        Some(turned) if turned <= length && turned % 2 == 0 => turned,
-        Some(turned) => {
-            let what = format!("{turned} turned elements of heads of {length}");
-            return Err(unsupported(what, "another file: this one is damaged"));
+impl ModelConfig {
+    /// Number of a layer's rotation; layers with a window may have one of their own, which is the
+    /// last one.
+    pub(crate) fn rotary_of(&self, layer: u64) -> Option<usize> {
+        let is_unturned = |every: u64| (layer + 1).is_multiple_of(every);
+        if self.spec.unturned.is_some_and(is_unturned) {
+            return None;
         }
-        None => length,
-    };
-    let base = keys.float("rope.freq_base").unwrap_or(10_000.0);
-    let kind = keys.get("rope.scaling.type");
-    let kind = kind.as_ref().and_then(GgufValue::as_str).unwrap_or("none");
-    let factor = keys.float("rope.scaling.factor");
-    let factor = factor.or(keys.float("rope.scale_linear")).unwrap_or(1.0);
-    let scaling = match kind {
-        "none" => RotaryScaling::None,
-        "linear" => RotaryScaling::Linear(factor),
-        "yarn" => RotaryScaling::Yarn {
-            factor,
-            original: keys
-                .float("rope.scaling.original_context_length")
-                .unwrap_or(context as f64),
-            magnitude: keys.float("rope.scaling.attn_factor").unwrap_or(1.0),
-        },
-        other => {
-            return Err(unsupported(
-                format!("positions are scaled by {other:?}"),
-                "a file with none, linear or yarn",
-            ));
-        }
-    };
-    let is_positive = |it: f64| it.is_finite() && it > 0.0;
-    if !is_positive(base) || !is_positive(factor) {
-        let what = format!("positions have the base {base} and the factor {factor}");
-        return Err(unsupported(what, "another file: this one is damaged"));
+        let has_window = self.windows.get(layer as usize).is_some_and(|it| *it > 0);
+        Some((self.rotaries.len() - 1).min(usize::from(has_window)))
     }
-    let divisors = match model.tensor("rope_freqs.weight") {
-        Ok(_) => model.read_tensor("rope_freqs.weight")?,
-        Err(_) => Vec::new(),
-    };
-    Ok(RotaryConfig {
-        turned,
-        base,
-        scaling,
-        divisors,
-    })
+
+    /// Norms of the heads of a layer.
+    pub(crate) fn head_norms_of(&self, layer: u64) -> HeadNorms {
+        match self.spec.head_norms {
+            HeadNorms::Plain { unless_experts } => {
+                let has_none = self.experts.is_some_and(|it| it.count == unless_experts);
+                match has_none || self.rotary_of(layer).is_none() {
+                    true => HeadNorms::None,
+                    false => self.spec.head_norms,
+                }
+            }
+            norms => norms,
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(scaling: RotaryScaling) -> RotaryConfig {
-        RotaryConfig {
-            turned: 64,
-            base: 10_000.0,
-            scaling,
-            divisors: Vec::new(),
+/// The window of each layer.
+fn windows<B: AsRef<[u8]>>(
+    keys: &ArchitectureKeys<'_, B>,
+    pattern: WindowPattern,
+    layers: u64,
+) -> Result<Vec<u64>, LlmError> {
+    let own = match pattern {
+        WindowPattern::None => None,
+        _ => keys.number("attention.sliding_window")?,
+    };
+    let (period, positions) = match pattern {
+        WindowPattern::None => (1, 0),
+        WindowPattern::Each => (u64::MAX, own.unwrap_or(0)),
+        WindowPattern::Period { layers, positions } => (layers, own.unwrap_or(positions)),
+    };
+    let key = "attention.sliding_window_pattern";
+    let given = match pattern {
+        WindowPattern::Period { .. } => keys.get(key),
+        _ => None,
+    };
+    let wrong = || {
+        unsupported(
+            format!(
+                "{}.{key} is no period and no list of {layers}",
+                keys.architecture
+            ),
+            "a file that a current converter wrote",
+        )
+    };
+    let of_layers = match given {
+        // Whether each layer has a window.
+        Some(value) if value.as_array().is_some() => {
+            let all = value.as_array().ok_or_else(wrong)?;
+            let all: Vec<Option<bool>> = all.iter().map(flag).collect();
+            let all: Option<Vec<bool>> = all.into_iter().collect();
+            all.filter(|it| it.len() as u64 >= layers)
+                .ok_or_else(wrong)?
         }
-    }
+        Some(value) => {
+            let period = value.as_u64().ok_or_else(wrong)?;
+            (0..layers).map(|at| has_window(at, period)).collect()
+        }
+        None => (0..layers).map(|at| has_window(at, period)).collect(),
+    };
+    let of_layer = |has_window: &bool| if *has_window { positions } else { 0 };
+    Ok(of_layers
+        .iter()
+        .take(layers as usize)
+        .map(of_layer)
+        .collect())
+}
 
-    #[test]
-    fn yarn_keeps_fast_pairs_and_divides_slow_ones() {
-        let (plain, _) = config(RotaryScaling::None).frequencies();
-        let yarn = RotaryScaling::Yarn {
-            factor: 4.0,
-            original: 4096.0,
-            magnitude: 1.0,
-        };
-        let (scaled, magnitude) = config(yarn).frequencies();
-        assert_eq!(scaled[0], plain[0]);
-        assert!((scaled[31] * 4.0 / plain[31] - 1.0).abs() < 1e-6);
-        // Those between are between.
-        let all = scaled.iter().zip(&plain);
-        assert!(
-            all.clone()
-                .all(|(own, of)| *own <= *of && *own * 4.001 >= *of)
-        );
-        assert!((magnitude - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-12);
+fn flag(value: GgufValue<'_>) -> Option<bool> {
+    match value {
+        GgufValue::Bool(flag) => Some(flag),
+        _ => None,
     }
+}
 
-    #[test]
-    fn divisors_of_a_file_divide() {
-        let mut own = config(RotaryScaling::Linear(2.0));
-        own.divisors = vec![8.0; 32];
-        let (scaled, _) = own.frequencies();
-        assert_eq!(scaled[0], 1.0 / 16.0);
+/// Whether a layer is not the last one of its period.
+fn has_window(layer: u64, period: u64) -> bool {
+    period == 0 || layer % period + 1 < period
+}
+
+fn experts<B: AsRef<[u8]>>(
+    keys: &ArchitectureKeys<'_, B>,
+    weighting: ExpertWeighting,
+) -> Result<Option<ExpertConfig>, LlmError> {
+    if keys.number("expert_count")?.unwrap_or(0) == 0 {
+        return Ok(None);
     }
+    let count = keys.required("expert_count", MOST_EXPERTS)?;
+    let refused = |key: &str, value: String| {
+        Err(unsupported(
+            format!(
+                "{}.{key} is {value}, which is not supported",
+                keys.architecture
+            ),
+            "a model whose experts are weighted as its architecture's first models are",
+        ))
+    };
+    let is_known = |gating: &u64| match (weighting, gating) {
+        // Of all or of those that are chosen: their ratios are the same.
+        (ExpertWeighting::Softmax, 0 | 1 | 3) => true,
+        (ExpertWeighting::SigmoidBefore, 0 | 2) => true,
+        _ => false,
+    };
+    let gating = keys.number("expert_gating_func")?;
+    if let Some(gating) = gating.filter(|it| !is_known(it)) {
+        return refused("expert_gating_func", gating.to_string());
+    }
+    if let Some(scale) = keys
+        .float("expert_weights_scale")
+        .filter(|it| *it != 0.0 && *it != 1.0)
+    {
+        return refused("expert_weights_scale", scale.to_string());
+    }
+    if let Some(number) = keys.number("expert_group_count")?.filter(|it| *it > 1) {
+        return refused("expert_group_count", number.to_string());
+    }
+    let is_normed = keys.get("expert_weights_norm");
+    if is_normed.and_then(flag) == Some(weighting == ExpertWeighting::SigmoidBefore) {
+        let own = weighting == ExpertWeighting::SigmoidBefore;
+        return refused("expert_weights_norm", own.to_string());
+    }
+    let inner = match keys.number("expert_feed_forward_length")? {
+        Some(_) => "expert_feed_forward_length",
+        None => "feed_forward_length",
+    };
+    Ok(Some(ExpertConfig {
+        count,
+        used: keys.required("expert_used_count", count)?,
+        feed_forward: keys.required(inner, MOST_WIDTH)?,
+    }))
 }

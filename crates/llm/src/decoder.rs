@@ -4,15 +4,19 @@ use std::collections::HashMap;
 
 use fercuda_ops::OpDescriptor;
 use fercuda_runtime::{GraphKey, Regime, Session};
-use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::ModelConfig;
-use crate::error::{LlmError, unsupported};
+use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::tensors::MatrixFormat;
-use crate::weights::{DecoderWeights, LayerWeights, WeightMatrix};
+use crate::step_ops::{ExpertMemory, StepRecorder, WIDE, of_format};
+use crate::tensors::{MatrixFormat, ModelTensors};
+use crate::weights::{DecoderWeights, LayerWeights, UnitWeights};
 
 type Result<T> = std::result::Result<T, LlmError>;
+
+/// Tokens of a prompt that follow one another in a step, about.
+const RUN: u64 = 64;
 
 /// Positions of a block of the cache.
 pub(crate) const PLACES: u64 = 16;
@@ -30,20 +34,52 @@ pub(crate) struct StepLimits {
     pub(crate) blocks: u64,
     /// Positions of a block.
     pub(crate) places: u64,
+    /// Tokens of a step from which blocks of weights become 16-bit floats before they are
+    /// multiplied, which tensor cores do faster.
+    pub(crate) wide_from: u64,
+}
+
+impl StepLimits {
+    fn is_wide(&self) -> bool {
+        self.tokens >= self.wide_from
+    }
+
+    /// Where rows of logits and the table begin among the numbers of a step, and their count. Each
+    /// part begins at a multiple of 16 bytes, which kernels are faster for.
+    fn parts(&self) -> [u64; 3] {
+        let each = |count: u64| count.next_multiple_of(4);
+        let rows = 4 * each(self.tokens);
+        let table = rows + each(self.requests);
+        [rows, table, table + self.requests * self.blocks_each]
+    }
+
+    /// Where a number of each token begins.
+    fn part_of_tokens(&self, number: u64) -> u64 {
+        number * self.tokens.next_multiple_of(4)
+    }
 }
 
 /// Numbers of tokens and of rows of logits that a step is prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepKey {
-    pub(crate) tokens: u64,
+    /// Tokens of requests that have one each, which come first.
+    pub(crate) singles: u64,
+    /// Tokens of requests that have several.
+    pub(crate) runs: u64,
+    /// Rows of logits.
     pub(crate) rows: u64,
 }
 
 impl StepKey {
+    fn tokens(self) -> u64 {
+        self.singles + self.runs
+    }
+
     /// The key of its graph.
     pub(crate) fn graph(self) -> GraphKey {
         GraphKey {
-            words: [self.tokens, self.rows],
+            // Both are below 2^32, as the argument block has numbers of 32 bits.
+            words: [self.singles << 32 | self.runs, self.rows],
             ..GraphKey::default()
         }
     }
@@ -70,42 +106,51 @@ impl StepInputs {
     }
 
     fn len(limits: &StepLimits) -> u64 {
-        4 * limits.tokens + limits.requests + limits.requests * limits.blocks_each
+        limits.parts()[2]
     }
 
     /// Makes every token padding: it has no position, and a place behind the cache.
     pub(crate) fn clear(&mut self) {
-        let tokens = self.limits.tokens as usize;
-        let behind = i32::try_from(self.limits.blocks * self.limits.places).unwrap_or(i32::MAX);
+        let limits = self.limits;
+        let behind = i32::try_from(limits.blocks * limits.places).unwrap_or(i32::MAX);
         self.values.fill(0);
-        self.values[tokens..2 * tokens].fill(-1);
-        self.values[3 * tokens..4 * tokens].fill(behind);
+        let mut set = |number: u64, value: i32| {
+            let first = limits.part_of_tokens(number) as usize;
+            self.values[first..first + limits.tokens as usize].fill(value);
+        };
+        set(1, -1);
+        set(3, behind);
+    }
+
+    fn place(&self, number: u64, at: usize) -> usize {
+        self.limits.part_of_tokens(number) as usize + at
     }
 
     /// Sets a token of the step.
     pub(crate) fn set_token(&mut self, at: usize, token: i32, position: i32, sequence: i32) {
-        let tokens = self.limits.tokens as usize;
-        self.values[at] = token;
-        self.values[tokens + at] = position;
-        self.values[2 * tokens + at] = sequence;
+        for (number, value) in (0..).zip([token, position, sequence]) {
+            let place = self.place(number, at);
+            self.values[place] = value;
+        }
     }
 
     /// Sets where a token's keys and values are stored.
     pub(crate) fn set_place(&mut self, at: usize, place: i32) {
-        let tokens = self.limits.tokens as usize;
-        self.values[3 * tokens + at] = place;
+        let own = self.place(3, at);
+        self.values[own] = place;
     }
 
     /// Sets the token of a row of logits.
     pub(crate) fn set_row(&mut self, row: usize, token: i32) {
-        let tokens = self.limits.tokens as usize;
-        self.values[4 * tokens + row] = token;
+        let [rows, ..] = self.limits.parts();
+        self.values[rows as usize + row] = token;
     }
 
     /// The blocks of a sequence.
     pub(crate) fn table(&mut self, sequence: usize) -> &mut [i32] {
         let each = self.limits.blocks_each as usize;
-        let first = (4 * self.limits.tokens + self.limits.requests) as usize + sequence * each;
+        let [_, table, _] = self.limits.parts();
+        let first = table as usize + sequence * each;
         &mut self.values[first..first + each]
     }
 }
@@ -126,10 +171,14 @@ pub(crate) struct ModelDecoder {
     attended: DeviceTensor,
     gate: DeviceTensor,
     up: DeviceTensor,
-    /// Queries and keys by the norms of their heads, where there are any.
-    normed_heads: Option<[DeviceTensor; 2]>,
-    /// Operands and results of products of narrower types.
-    narrow: HashMap<Dtype, [DeviceTensor; 2]>,
+    queries: DeviceTensor,
+    /// What attention or the unit gives, by its norm, where there is one.
+    summand: Option<DeviceTensor>,
+    experts: Option<ExpertMemory>,
+    /// Factors of products of narrower types.
+    narrow: HashMap<Dtype, DeviceTensor>,
+    /// One matrix as [`WIDE`].
+    wide: Option<DeviceTensor>,
     /// Zeros, as many as a token's vector has.
     no_bias: DeviceTensor,
     chosen: DeviceTensor,
@@ -137,32 +186,62 @@ pub(crate) struct ModelDecoder {
     logits: DeviceTensor,
     /// The most likely token of each row.
     best: DeviceTensor,
+    /// Its logit.
+    best_values: DeviceTensor,
 }
 
 /// Bytes of what a decoder needs beside its weights: the cache, and the memory of its steps.
 pub(crate) fn memory_bytes(
-    config: &ModelConfig,
+    tensors: &ModelTensors<'_>,
     limits: &StepLimits,
-    vocabulary: u64,
     cached: Dtype,
-) -> (u64, u64) {
+) -> Result<(u64, u64)> {
+    let config = tensors.config();
     // Numbers of a file that lies may be of any size.
     let whole = |number: u64| u128::from(number);
     let bounded = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
-    let lengths = whole(config.key_length) + whole(config.value_length);
-    let each = whole(config.shared_heads) * lengths;
+    let vocabulary = tensors.first_extent("token_embd.weight")?;
+    let each = whole(config.shared_heads) * whole(config.key_length + config.value_length);
     let positions = whole(limits.blocks) * whole(limits.places);
-    let cache = bounded(whole(config.layers) * positions * each * whole(cached.bytes()));
+    let cache = whole(config.layers) * positions * each * whole(cached.bytes());
     let widths = 2 * whole(config.hidden)
-        + whole(config.heads) * lengths
+        + whole(config.heads) * whole(2 * config.key_length + config.value_length)
         + each
-        + 2 * whole(config.feed_forward);
-    let step = 4
+        + 2 * whole(config.feed_forward)
+        + whole(ExpertMemory::floats_each(config));
+    let mut step = 4
         * (whole(limits.tokens) * widths
             + whole(limits.requests) * (whole(config.hidden) + whole(vocabulary))
             + whole(StepInputs::len(limits)));
-    let step = bounded(step);
-    (cache, step)
+    let mut narrow = tensors.narrow_types();
+    if limits.is_wide() {
+        step += whole(WIDE.bytes()) * whole(widest_matrix(config));
+        if !narrow.contains(&WIDE) {
+            narrow.push(WIDE);
+        }
+    }
+    let factors = whole(limits.tokens.max(limits.requests)) * whole(widest_vector(config));
+    step += narrow
+        .iter()
+        .map(|it| whole(it.bytes()) * factors)
+        .sum::<u128>();
+    Ok((bounded(cache), bounded(step)))
+}
+
+/// Elements of the largest matrix of a layer that all tokens have.
+fn widest_matrix(config: &ModelConfig) -> u64 {
+    let shared = config.shared_heads * (config.key_length + config.value_length);
+    let projected = config.heads * config.key_length + shared;
+    let attended = config.heads * config.value_length;
+    config.hidden * projected.max(attended).max(config.feed_forward)
+}
+
+/// Elements of the longest vector that a layer multiplies.
+fn widest_vector(config: &ModelConfig) -> u64 {
+    let attended = config.heads * config.value_length;
+    let experts = config.experts.map_or(0, |it| it.count.max(it.feed_forward));
+    let widest = config.hidden.max(config.feed_forward);
+    widest.max(attended).max(experts)
 }
 
 fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor> {
@@ -173,12 +252,7 @@ fn zeros(session: &Session, dtype: Dtype, shape: &[u64]) -> Result<DeviceTensor>
 
 /// The narrower types of matrices.
 fn narrow_types(weights: &DecoderWeights) -> Vec<Dtype> {
-    let of_layers = weights.layers.iter().flat_map(|layer| {
-        let LayerWeights { attention, .. } = layer;
-        attention
-            .iter()
-            .chain([&layer.out, &layer.gate, &layer.up, &layer.down])
-    });
+    let of_layers = weights.layers.iter().flat_map(LayerWeights::matrices);
     let mut all = Vec::new();
     for matrix in of_layers.chain([&weights.embedding, &weights.head]) {
         match matrix.format {
@@ -197,18 +271,16 @@ fn narrow_memory(
     weights: &DecoderWeights,
     limits: &StepLimits,
     session: &Session,
-) -> Result<HashMap<Dtype, [DeviceTensor; 2]>> {
-    let heads =
-        (config.heads + 2 * config.shared_heads) * config.key_length.max(config.value_length);
-    let widest = config.hidden.max(config.feed_forward).max(heads);
-    let of_tokens = limits.tokens.max(limits.requests) * widest;
-    let of_logits = limits.requests * weights.vocabulary;
-    let memory = |dtype| -> Result<(Dtype, [DeviceTensor; 2])> {
-        let from = DeviceTensor::reserve(session, dtype, &[of_tokens])?;
-        let to = DeviceTensor::reserve(session, dtype, &[of_tokens.max(of_logits)])?;
-        Ok((dtype, [from, to]))
+) -> Result<HashMap<Dtype, DeviceTensor>> {
+    let of_tokens = limits.tokens.max(limits.requests) * widest_vector(config);
+    let memory = |dtype| -> Result<(Dtype, DeviceTensor)> {
+        Ok((dtype, DeviceTensor::reserve(session, dtype, &[of_tokens])?))
     };
-    narrow_types(weights).into_iter().map(memory).collect()
+    let mut types = narrow_types(weights);
+    if limits.is_wide() && !types.contains(&WIDE) {
+        types.push(WIDE);
+    }
+    types.into_iter().map(memory).collect()
 }
 
 impl ModelDecoder {
@@ -219,7 +291,7 @@ impl ModelDecoder {
         config: ModelConfig,
         weights: DecoderWeights,
         limits: StepLimits,
-        (cached, arguments, [logits, best]): (Dtype, DeviceTensor, [DeviceTensor; 2]),
+        (cached, arguments, [logits, best, best_values]): (Dtype, DeviceTensor, [DeviceTensor; 3]),
         session: &Session,
     ) -> Result<Self> {
         let floats = |shape: &[u64]| DeviceTensor::reserve(session, Dtype::F32, shape);
@@ -243,21 +315,34 @@ impl ModelDecoder {
                 heads * config.key_length + shared * (config.key_length + config.value_length),
             ])?,
             attended: floats(&[tokens, heads * config.value_length])?,
-            gate: floats(&[tokens, config.feed_forward])?,
-            up: floats(&[tokens, config.feed_forward])?,
-            normed_heads: match config.spec.has_head_norms {
-                true => Some([
-                    floats(&[tokens, heads * config.key_length])?,
-                    floats(&[tokens, shared * config.key_length])?,
-                ]),
+            gate: floats(&[tokens, config.feed_forward.max(1)])?,
+            up: floats(&[tokens, config.feed_forward.max(1)])?,
+            summand: match config.spec.has_post_norms {
+                true => Some(floats(&[tokens, config.hidden])?),
                 false => None,
             },
+            experts: match config.experts {
+                Some(experts) => {
+                    let of = (experts, config.hidden);
+                    Some(ExpertMemory::reserve(session, of, tokens)?)
+                }
+                None => None,
+            },
+            queries: floats(&[tokens, heads * config.key_length])?,
             narrow: narrow_memory(&config, &weights, &limits, session)?,
+            wide: match limits.is_wide() {
+                true => {
+                    let shape = [widest_matrix(&config)];
+                    Some(DeviceTensor::reserve(session, WIDE, &shape)?)
+                }
+                false => None,
+            },
             no_bias: zeros(session, Dtype::F32, &[config.hidden])?,
             chosen: floats(&[limits.requests, config.hidden])?,
             chosen_normed: floats(&[limits.requests, config.hidden])?,
             logits,
             best,
+            best_values,
             config,
             weights,
             limits,
@@ -277,29 +362,38 @@ impl ModelDecoder {
     /// Plans the ops of a step.
     pub(crate) fn prepare(&self, planner: &mut Planner, key: StepKey) -> Result<RecordedOps> {
         let (config, weights) = (&self.config, &self.weights);
-        let all = self.limits.tokens;
-        let tokens = key.tokens;
-        let argument = |number: u64| self.arguments.part(number * all..number * all + tokens);
+        let tokens = key.tokens();
+        let argument = |number: u64| {
+            let first = self.limits.part_of_tokens(number);
+            self.arguments.part(first..first + tokens)
+        };
+        let [rows, table, end] = self.limits.parts();
         let step = StepArguments {
+            key,
             position: argument(1)?,
             sequence: argument(2)?,
             place: argument(3)?,
             table: self
                 .arguments
-                .part(4 * all + self.limits.requests..StepInputs::len(&self.limits))?
+                .part(table..end)?
                 .reshape(&[self.limits.requests, self.limits.blocks_each])?,
         };
-        let rows = self.arguments.part(4 * all..4 * all + key.rows)?;
+        let rows = self.arguments.part(rows..rows + key.rows)?;
         let mut ops = StepRecorder {
             planner,
             ops: RecordedOps::default(),
             narrow: &self.narrow,
+            wide: self.wide.as_ref().map(|it| (it, self.limits.wide_from)),
             no_bias: &self.no_bias,
         };
         let x = self.x.first(tokens)?;
         ops.choose_rows(&weights.embedding, &argument(0)?, &x)?;
-        for (layer, cache) in weights.layers.iter().zip(&self.cache) {
-            self.attention(&mut ops, layer, cache, &step, &x)?;
+        if config.spec.is_scaled {
+            let op = OpDescriptor::new("scale")?.number("by", (config.hidden as f64).sqrt())?;
+            ops.add(op, &[&x], &[&x])?;
+        }
+        for (at, layer) in weights.layers.iter().enumerate() {
+            self.attention(&mut ops, (at, layer), &step, &x)?;
             self.unit(&mut ops, layer, &x)?;
         }
         let chosen = self.chosen.first(key.rows)?;
@@ -309,76 +403,112 @@ impl ModelDecoder {
         ops.norm(&chosen, &weights.norm, config.epsilon, &normed)?;
         let logits = self.logits.first(key.rows)?;
         ops.product(&normed, &weights.head, &logits)?;
+        if config.limits[1] > 0.0 {
+            let op = OpDescriptor::new("soft_limit")?.number("limit", config.limits[1])?;
+            ops.add(op, &[&logits], &[&logits])?;
+        }
         let op = OpDescriptor::new("argmax")?.axes(&[1])?;
-        ops.add(op, &[&logits], &[&self.best.first(key.rows)?])?;
+        let best = self.best.first(key.rows)?;
+        ops.add(op, &[&logits], &[&best])?;
+        let column = |it: &DeviceTensor| it.first(key.rows)?.reshape(&[key.rows, 1]);
+        let op = OpDescriptor::new("gather")?.axes(&[1])?;
+        let values = column(&self.best_values)?;
+        ops.add(op, &[&logits, &column(&best)?], &[&values])?;
         Ok(ops.ops)
     }
 
     fn attention(
         &self,
         ops: &mut StepRecorder<'_>,
-        layer: &LayerWeights,
-        [keys, values]: &[DeviceTensor; 2],
+        (number, layer): (usize, &LayerWeights),
         step: &StepArguments,
         x: &DeviceTensor,
     ) -> Result<()> {
-        let config = &self.config;
+        let (config, [keys, values]) = (&self.config, &self.cache[number]);
+        let window = config.windows[number];
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
         ops.norm(x, &layer.attention_norm, config.epsilon, &normed)?;
         let all = self.projected.first(tokens)?;
-        let mut done = 0;
+        let (mut done, mut parts) = (0, Vec::new());
         for weight in &layer.attention {
-            let own = all.columns(done..done + weight.outputs)?;
-            ops.product(&normed, weight, &own)?;
+            parts.push((weight, all.columns(done..done + weight.outputs)?));
             done += weight.outputs;
         }
+        ops.products(&normed, &parts)?;
         if let Some(biases) = &layer.biases {
             ops.accumulate(&all, biases)?;
         }
-        let mut from = 0;
-        let mut of_heads = |heads: u64, length: u64| -> Result<DeviceTensor> {
-            let own = all.columns(from..from + heads * length)?;
-            from += heads * length;
-            own.reshape(&[tokens, heads, length])
-        };
-        let q = of_heads(config.heads, config.key_length)?;
-        let k = of_heads(config.shared_heads, config.key_length)?;
-        let v = of_heads(config.shared_heads, config.value_length)?;
+        let heads = [tokens, config.heads, config.key_length];
+        let q = self.queries.first(tokens)?.reshape(&heads)?;
         let attended = self.attended.first(tokens)?;
         let attended = attended.reshape(&[tokens, config.heads, config.value_length])?;
-        let mut turned_heads = [q, k];
-        if let (Some(norms), Some(normed)) = (&layer.head_norms, &self.normed_heads) {
-            for ((own, norm), to) in turned_heads.iter_mut().zip(norms).zip(normed) {
-                let to = to.first(tokens)?.reshape(own.shape())?;
-                ops.norm(own, norm, config.epsilon, &to)?;
-                *own = to;
-            }
-        }
-        let [q, k] = turned_heads;
-        for turned in [&q, &k] {
-            let op = OpDescriptor::new("rope")?
-                .choice("pairs", config.spec.pairs)?
-                .number("magnitude", self.weights.magnitude)?;
-            let operands = [turned, &step.position, &self.weights.frequencies];
-            ops.add(op, &operands, &[turned])?;
-        }
-        for (cache, new) in [(keys, &k), (values, &v)] {
-            let op = OpDescriptor::new("cache_append")?;
-            ops.add(op, &[cache, new, &step.place], &[cache])?;
-        }
-        let op = OpDescriptor::new("paged_attention")?.number("window", config.window as f64)?;
-        let operands = [
-            &q,
+        let rotary = config.rotary_of(number as u64);
+        let (frequencies, magnitude) = match rotary.map(|at| &self.weights.rotaries[at]) {
+            Some((frequencies, magnitude)) => (frequencies.clone(), *magnitude),
+            // Nothing is turned.
+            None => (self.no_bias.first(0)?, 1.0),
+        };
+        let op = OpDescriptor::new("attention_inputs")?
+            .choice("pairs", config.spec.pairs)?
+            .number("eps", config.epsilon)?
+            .number("magnitude", magnitude)?;
+        let mut operands = vec![
+            &all,
+            &step.position,
+            &frequencies,
+            &step.place,
             keys,
             values,
-            &step.table,
-            &step.sequence,
-            &step.position,
         ];
-        ops.add(op, &operands, &[&attended])?;
+        operands.extend(layer.head_norms.iter().flatten());
+        ops.add(op, &operands, &[&q, keys, values])?;
+        let key = step.key;
+        for (part, run) in [(0..key.singles, 1), (key.singles..tokens, RUN)] {
+            if part.is_empty() {
+                continue;
+            }
+            let op = OpDescriptor::new("paged_attention")?
+                .number("window", window as f64)?
+                .number("scale", config.scale)?
+                .number("limit", config.limits[0])?
+                .choice("products", "cached")?
+                .number("run", run as f64)?;
+            let of_part = |it: &DeviceTensor| it.part(part.clone());
+            let (q, sequence) = (of_part(&q)?, of_part(&step.sequence)?);
+            let position = of_part(&step.position)?;
+            let operands = [&q, keys, values, &step.table, &sequence, &position];
+            let operands: Vec<&DeviceTensor> = operands.into_iter().chain(&layer.sinks).collect();
+            ops.add(op, &operands, &[&of_part(&attended)?])?;
+        }
         let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
-        ops.product_onto(&flat, &layer.out, &normed, x)
+        let out = (&layer.out, layer.out_bias.as_ref());
+        match &layer.post_norms {
+            None => ops.product_onto(&flat, out, &normed, x),
+            Some([norm, _]) => {
+                ops.product(&flat, &layer.out, &normed)?;
+                if let Some(bias) = &layer.out_bias {
+                    ops.accumulate(&normed, bias)?;
+                }
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
+    }
+
+    /// x + what attention or the unit gave, by its norm.
+    fn add_normed(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        given: &DeviceTensor,
+        norm: &DeviceTensor,
+        x: &DeviceTensor,
+    ) -> Result<()> {
+        let Some(summand) = &self.summand else {
+            return ops.accumulate(x, given);
+        };
+        let summand = summand.first(x.shape()[0])?;
+        ops.norm(given, norm, self.config.epsilon, &summand)?;
+        ops.accumulate(x, &summand)
     }
 
     fn unit(
@@ -389,167 +519,50 @@ impl ModelDecoder {
     ) -> Result<()> {
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
-        let (gate, up) = (self.gate.first(tokens)?, self.up.first(tokens)?);
+        let (gate_to, up_to) = (self.gate.first(tokens)?, self.up.first(tokens)?);
         let unit = self.config.spec.unit;
+        let post_norm = layer.post_norms.as_ref().map(|[_, norm]| norm);
         ops.norm(x, &layer.unit_norm, self.config.epsilon, &normed)?;
-        match layer.gate.format {
+        let [gate, up, down] = match (&layer.unit, &self.experts) {
+            (UnitWeights::Dense(own), _) => own.as_ref(),
+            (UnitWeights::Experts(experts), Some(memory)) => {
+                // The experts have read the norm when their sum is written.
+                ops.experts(&normed, (experts, &self.config.spec), memory, &normed)?;
+                return match post_norm {
+                    Some(norm) => self.add_normed(ops, &normed, norm, x),
+                    None => ops.accumulate(x, &normed),
+                };
+            }
+            // Memory is reserved where a layer may have experts.
+            (UnitWeights::Experts(_), None) => return Ok(()),
+        };
+        match gate.format {
             MatrixFormat::Blocks(format)
-                if unit == "swiglu" && layer.up.format == layer.gate.format =>
+                if unit == "swiglu" && up.format == gate.format && !ops.widens(&normed, gate) =>
             {
                 let op = of_format("quantised_swiglu", format)?;
-                ops.add(op, &[&normed, &layer.gate.tensor, &layer.up.tensor], &[&up])?;
+                ops.add(op, &[&normed, &gate.tensor, &up.tensor], &[&up_to])?;
             }
             _ => {
-                ops.product(&normed, &layer.gate, &gate)?;
-                ops.product(&normed, &layer.up, &up)?;
-                ops.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
+                ops.products(&normed, &[(gate, gate_to.clone()), (up, up_to.clone())])?;
+                ops.add(OpDescriptor::new(unit)?, &[&up_to, &gate_to], &[&up_to])?;
             }
         }
-        ops.product_onto(&up, &layer.down, &normed, x)
+        match post_norm {
+            None => ops.product_onto(&up_to, (down, None), &normed, x),
+            Some(norm) => {
+                ops.product(&up_to, down, &normed)?;
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
     }
 }
 
 /// What the layers of a step read of its tokens.
 struct StepArguments {
+    key: StepKey,
     position: DeviceTensor,
     sequence: DeviceTensor,
     place: DeviceTensor,
     table: DeviceTensor,
-}
-
-/// The ops of a step while they are planned.
-struct StepRecorder<'a> {
-    planner: &'a mut Planner,
-    ops: RecordedOps,
-    narrow: &'a HashMap<Dtype, [DeviceTensor; 2]>,
-    no_bias: &'a DeviceTensor,
-}
-
-impl StepRecorder<'_> {
-    fn add(
-        &mut self,
-        op: OpDescriptor,
-        operands: &[&DeviceTensor],
-        outputs: &[&DeviceTensor],
-    ) -> Result<()> {
-        self.ops.add(self.planner, op, operands, outputs)
-    }
-
-    /// x / root of the mean of its squares, by the weights, along the last dimension.
-    fn norm(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &DeviceTensor,
-        epsilon: f64,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        let last = x.shape().len() - 1;
-        let op = OpDescriptor::new("rms_norm")?
-            .axes(&[last])?
-            .number("eps", epsilon)?;
-        self.add(op, &[x, weight], &[to])
-    }
-
-    /// x w^T.
-    fn product(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &WeightMatrix,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        let linear = OpDescriptor::new("linear")?;
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_linear", format)?;
-                self.add(op, &[x, &weight.tensor], &[to])
-            }
-            MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to]),
-            MatrixFormat::Plain(dtype) => {
-                let Some([from, product]) = self.narrow.get(&dtype) else {
-                    return Err(unsupported(
-                        format!("no memory was reserved for products of {dtype}"),
-                        "a report of this: it is a defect",
-                    ));
-                };
-                let from = of_shape(from, x.shape())?;
-                let product = of_shape(product, to.shape())?;
-                let cast = |to| OpDescriptor::new("cast").and_then(|op| op.to(to));
-                self.add(cast(dtype)?, &[x], &[&from])?;
-                self.add(linear, &[&from, &weight.tensor], &[&product])?;
-                self.add(cast(Dtype::F32)?, &[&product], &[to])
-            }
-        }
-    }
-
-    /// x w^T + y, in y; elsewhere in between, where no op does both.
-    fn product_onto(
-        &mut self,
-        x: &DeviceTensor,
-        weight: &WeightMatrix,
-        between: &DeviceTensor,
-        y: &DeviceTensor,
-    ) -> Result<()> {
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_linear", format)?;
-                self.add(op, &[x, &weight.tensor, self.no_bias, y], &[y])
-            }
-            MatrixFormat::Plain(_) => {
-                self.product(x, weight, between)?;
-                self.accumulate(y, between)
-            }
-        }
-    }
-
-    /// x + y, in x.
-    fn accumulate(&mut self, x: &DeviceTensor, y: &DeviceTensor) -> Result<()> {
-        self.add(OpDescriptor::new("add")?, &[x, y], &[x])
-    }
-
-    /// Rows of a matrix, as f32.
-    fn choose_rows(
-        &mut self,
-        weight: &WeightMatrix,
-        index: &DeviceTensor,
-        to: &DeviceTensor,
-    ) -> Result<()> {
-        match weight.format {
-            MatrixFormat::Blocks(format) => {
-                let op = of_format("quantised_embedding", format)?;
-                self.add(op, &[&weight.tensor, index], &[to])
-            }
-            MatrixFormat::Plain(Dtype::F32) => self.add(
-                OpDescriptor::new("embedding")?,
-                &[&weight.tensor, index],
-                &[to],
-            ),
-            MatrixFormat::Plain(dtype) => {
-                let Some([rows, _]) = self.narrow.get(&dtype) else {
-                    return Err(unsupported(
-                        format!("no memory was reserved for rows of {dtype}"),
-                        "a report of this: it is a defect",
-                    ));
-                };
-                let rows = of_shape(rows, to.shape())?;
-                self.add(
-                    OpDescriptor::new("embedding")?,
-                    &[&weight.tensor, index],
-                    &[&rows],
-                )?;
-                let cast = OpDescriptor::new("cast")?.to(Dtype::F32)?;
-                self.add(cast, &[&rows], &[to])
-            }
-        }
-    }
-}
-
-/// An op on blocks of a format.
-fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
-    let name = format.name().to_ascii_lowercase();
-    Ok(OpDescriptor::new(op)?.choice("format", &name)?)
-}
-
-/// The first elements of reserved memory, in a shape.
-fn of_shape(memory: &DeviceTensor, shape: &[u64]) -> Result<DeviceTensor> {
-    memory.first(shape.iter().product())?.reshape(shape)
 }

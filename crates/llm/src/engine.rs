@@ -15,8 +15,9 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::blocks::{BEGINNING, BlockPool};
 use crate::config::ModelConfig;
-use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits, memory_bytes};
+use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits};
 use crate::error::LlmError;
+use crate::memory_plan::{check_memory, limits};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
@@ -29,8 +30,6 @@ type Result<T> = std::result::Result<T, LlmError>;
 
 /// Position of the tokens of a step that is measured.
 const MEASURED_POSITION: u64 = 200;
-/// Most positions of a request, where the caller names none.
-const DEFAULT_CONTEXT: u64 = 8192;
 
 /// A token of a row of logits.
 struct ChosenToken {
@@ -44,6 +43,8 @@ struct StepPart {
     /// Number of the request among those that run.
     request: usize,
     count: usize,
+    /// Whether it is the only one that its request has left.
+    is_single: bool,
 }
 
 /// A model that is loaded, with its requests.
@@ -52,6 +53,8 @@ pub struct Engine {
     session: Session,
     config: ModelConfig,
     limits: StepLimits,
+    /// Most requests that run at once.
+    requests: usize,
     context: u64,
     decoder: ModelDecoder,
     planner: Planner,
@@ -66,48 +69,13 @@ pub struct Engine {
     logits_all: BufferId,
     /// The most likely token of each row.
     best: BufferId,
+    /// Their logits.
+    best_values: BufferId,
     pool: BlockPool,
     running: Vec<RunningRequest>,
     waiting: VecDeque<RunningRequest>,
     next: u64,
     computed: u64,
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
-/// The limits of an engine, after the model and the configuration.
-fn limits(model: &ModelConfig, config: &EngineConfig) -> Result<(StepLimits, u64)> {
-    let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
-    let request = |what: String, advice: String| LlmError::Request { what, advice };
-    if context == 0 || context > model.context {
-        return Err(request(
-            format!("a context of {context} of a model with {}", model.context),
-            format!("1 to {} positions", model.context),
-        ));
-    }
-    if config.batch_tokens == 0 || config.requests == 0 {
-        return Err(request(
-            "steps without tokens or requests".to_owned(),
-            "one at least".to_owned(),
-        ));
-    }
-    let blocks = config.cache_tokens.unwrap_or(context).div_ceil(PLACES);
-    if blocks == 0 || blocks > (i32::MAX as u64) / PLACES {
-        return Err(request(
-            format!("a cache of {} positions", blocks * PLACES),
-            format!("{PLACES} positions at least, and below 2^31"),
-        ));
-    }
-    let limits = StepLimits {
-        tokens: config.batch_tokens.min(1 << 20).next_power_of_two(),
-        requests: config.requests.min(1 << 16).next_power_of_two(),
-        blocks_each: context.div_ceil(PLACES).min(blocks),
-        blocks,
-        places: PLACES,
-    };
-    Ok((limits, context.min(limits.blocks_each * PLACES)))
 }
 
 impl Engine {
@@ -138,7 +106,11 @@ impl Engine {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Self> {
         let model = ModelConfig::of(file)?;
-        let (limits, context) = limits(&model, config)?;
+        let is_software = runtime
+            .device()
+            .is_software()
+            .map_err(fercuda_runtime::Error::from)?;
+        let (limits, context) = limits(&model, config, is_software)?;
         if !config.cached.is_float() || config.cached == Dtype::F64 {
             return Err(LlmError::Request {
                 what: format!("a cache of {}", config.cached),
@@ -146,9 +118,8 @@ impl Engine {
             });
         }
         let tensors = ModelTensors::of(file, &model);
-        let all = tensors.bytes();
         let vocabulary = tensors.first_extent("token_embd.weight")?;
-        check_memory(runtime, &model, &limits, (all, vocabulary), config.cached)?;
+        let all = check_memory(runtime, &tensors, &limits, config.cached)?;
         let name = match (config.session.as_str(), model.name.as_str()) {
             ("", "") => "llm".to_owned(),
             ("", name) => name
@@ -160,7 +131,7 @@ impl Engine {
         };
         let session = runtime.session(&name, SessionConfig::default())?;
         let weights =
-            DecoderWeights::load(tensors, &model, &session, |bytes| progress(bytes, all))?;
+            DecoderWeights::load(tensors, context, &session, |bytes| progress(bytes, all))?;
         let arguments = session.alloc(ModelDecoder::argument_layout(&limits)?, Regime::Pool)?;
         let bound = DeviceTensor::of(session.bind(arguments)?);
         let logits_all = session.alloc(
@@ -172,17 +143,19 @@ impl Engine {
             Layout::contiguous(Dtype::I64, &[limits.requests])?,
             Regime::Pool,
         )?;
+        let values = session.alloc(
+            Layout::contiguous(Dtype::F32, &[limits.requests])?,
+            Regime::Pool,
+        )?;
         let chosen = DeviceTensor::of(session.bind(best)?);
-        let memory = (config.cached, bound, [logits, chosen]);
+        let of_chosen = DeviceTensor::of(session.bind(values)?);
+        let memory = (config.cached, bound, [logits, chosen, of_chosen]);
         let decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
         let device = OpDevice::new(&runtime.context())?;
         let has_graphs = match config.graphs {
             Some(has_graphs) => has_graphs,
             // There a launch costs no more than one of a graph.
-            None => !runtime
-                .device()
-                .is_software()
-                .map_err(fercuda_runtime::Error::from)?,
+            None => !is_software,
         };
         let graphs = match has_graphs {
             true => Some(session.graphs(GraphBudget::default())?),
@@ -202,12 +175,14 @@ impl Engine {
             logits: HashMap::new(),
             logits_all,
             best,
+            best_values: values,
             pool: BlockPool::new(limits.blocks as u32),
             running: Vec::new(),
             waiting: VecDeque::new(),
             next: 0,
             computed: 0,
             limits,
+            requests: usize::try_from(config.requests).unwrap_or(usize::MAX),
         })
     }
 
@@ -316,22 +291,29 @@ impl Engine {
         if parts.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = self.fill_arguments(&parts);
-        let tokens: usize = parts.iter().map(|it| it.count).sum();
-        let key = StepKey {
-            tokens: (tokens as u64).next_power_of_two(),
-            rows: (rows.len().max(1) as u64).next_power_of_two(),
+        let (key, rows) = self.fill_arguments(&parts);
+        let chosen = match self.compute(key, &rows) {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                self.forget_computed();
+                return Err(error);
+            }
         };
-        let (id, block) = &self.arguments;
-        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
-        self.prepare(key)?;
-        self.run(key)?;
         for part in &parts {
             let request = &mut self.running[part.request];
             request.computed += part.count;
             self.computed += part.count as u64;
             request.keep_prefix(&mut self.pool);
         }
+        Ok(self.report(&rows, chosen))
+    }
+
+    /// Computes a step, and what is chosen of its rows: `None` of logits that are no numbers.
+    fn compute(&mut self, key: StepKey, rows: &[usize]) -> Result<Vec<Option<ChosenToken>>> {
+        let (id, block) = &self.arguments;
+        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+        self.prepare(key)?;
+        self.run(key)?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -342,24 +324,37 @@ impl Engine {
         };
         if rows.iter().all(is_largest) {
             let best: Vec<i64> = self.session.download(self.best)?;
-            let chosen = best.iter().take(rows.len());
-            let chosen = chosen.map(|token| ChosenToken {
-                token: *token as u32,
-                log_probability: None,
-                top: Vec::new(),
+            let values: Vec<f32> = self.session.download(self.best_values)?;
+            let chosen = best.iter().zip(values).take(rows.len());
+            let chosen = chosen.map(|(token, value)| {
+                let is_possible = !value.is_nan() && value != f32::NEG_INFINITY;
+                is_possible.then(|| ChosenToken {
+                    token: *token as u32,
+                    log_probability: None,
+                    top: Vec::new(),
+                })
             });
-            let chosen = chosen.collect();
-            return Ok(self.report(&rows, chosen));
+            return Ok(chosen.collect());
         }
         let of_rows = self.logits_of(key.rows)?;
         let logits: Vec<f32> = self.session.download(of_rows)?;
-        Ok(self.choose(&rows, logits))
+        Ok(self.choose(rows, logits))
+    }
+
+    /// Has all that runs computed again, and forgets what is kept: a step has failed, and earlier
+    /// ones that were behind it may have too.
+    fn forget_computed(&mut self) {
+        self.pool = BlockPool::new(self.limits.blocks as u32);
+        for request in &mut self.running {
+            request.blocks.clear();
+            (request.computed, request.prefix) = (0, (BEGINNING, 0));
+        }
     }
 
     /// Generates for one request; `each` gets the tokens, and says whether to go on.
     ///
     /// # Errors
-    /// As [`Engine::add`] and [`Engine::step`].
+    /// As [`Engine::add`] and [`Engine::step`]; [`LlmError::NotNumbers`] of damaged weights.
     pub fn generate(
         &mut self,
         request: GenerationRequest,
@@ -370,6 +365,9 @@ impl Engine {
             for event in self.step()? {
                 if event.request != id {
                     continue;
+                }
+                if event.finished == Some(FinishReason::Failed) {
+                    return Err(LlmError::NotNumbers);
                 }
                 let goes_on = each(&event);
                 if event.finished.is_some() {
@@ -385,7 +383,7 @@ impl Engine {
 
     /// Lets waiting requests run, while there are rows and a block for each.
     fn admit(&mut self) {
-        while self.running.len() < self.limits.requests as usize && self.pool.free() > 0 {
+        while self.running.len() < self.requests && self.pool.free() > 0 {
             let Some(mut request) = self.waiting.pop_front() else {
                 return;
             };
@@ -403,10 +401,13 @@ impl Engine {
     /// Chooses how many tokens of each request are computed, and takes blocks for them: first of
     /// those that generate, then of prompts, in the order in which they came.
     fn schedule(&mut self) -> Vec<StepPart> {
-        let mut left = self.limits.tokens as usize;
+        let left = self.limits.tokens as usize;
+        let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
+        let of_singles = self.running.iter().filter(|it| pending(it) == 1).count();
+        let padding = padded_singles(of_singles) as usize - of_singles;
+        let mut left = left.saturating_sub(padding);
         let mut order: Vec<RequestId> = Vec::new();
         for generates in [true, false] {
-            let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
             let those = self
                 .running
                 .iter()
@@ -433,7 +434,11 @@ impl Engine {
         let place = |id: RequestId| self.running.iter().position(|it| it.id == id);
         let parts = counts.into_iter().filter_map(|(id, count)| {
             let request = place(id)?;
-            Some(StepPart { request, count })
+            Some(StepPart {
+                request,
+                count,
+                is_single: pending(&self.running[request]) == 1,
+            })
         });
         parts.collect()
     }
@@ -472,12 +477,20 @@ impl Engine {
         }
     }
 
-    /// Fills the argument block; returns the requests whose logits are computed.
-    fn fill_arguments(&mut self, parts: &[StepPart]) -> Vec<usize> {
+    /// Fills the argument block; returns the step that it is for, and the requests whose logits are
+    /// computed.
+    fn fill_arguments(&mut self, parts: &[StepPart]) -> (StepKey, Vec<usize>) {
+        let of_singles = parts.iter().filter(|it| it.is_single).count();
+        let singles = padded_singles(of_singles);
+        let of_runs: usize = parts.iter().map(|it| it.count).sum::<usize>() - of_singles;
         let block = &mut self.arguments.1;
         block.clear();
         let (mut at, mut rows) = (0, Vec::new());
-        for part in parts {
+        // Those that generate come first.
+        for (number, part) in parts.iter().enumerate() {
+            if number == of_singles {
+                at = singles as usize;
+            }
             let request = &self.running[part.request];
             for (to, own) in block.table(request.row).iter_mut().zip(&request.blocks) {
                 *to = own.cast_signed();
@@ -495,7 +508,16 @@ impl Engine {
                 rows.push(part.request);
             }
         }
-        rows
+        let runs = match of_runs {
+            0 => 0,
+            _ => (of_runs as u64).next_power_of_two(),
+        };
+        let key = StepKey {
+            singles,
+            runs: runs.min(self.limits.tokens - singles),
+            rows: (rows.len().max(1) as u64).next_power_of_two(),
+        };
+        (key, rows)
     }
 
     fn prepare(&mut self, key: StepKey) -> Result<()> {
@@ -558,15 +580,21 @@ impl Engine {
         tokens: u64,
         rounds: usize,
     ) -> Result<Vec<(&'static str, &'static str, Duration)>> {
+        let all = tokens.clamp(1, self.limits.tokens).next_power_of_two();
+        let (singles, runs) = match all {
+            1 => (1, 0),
+            _ => (0, all),
+        };
         let key = StepKey {
-            tokens: tokens.clamp(1, self.limits.tokens).next_power_of_two(),
+            singles,
+            runs,
             rows: 1,
         };
         self.prepare(key)?;
         let (id, block) = &mut self.arguments;
         block.clear();
         let position = MEASURED_POSITION.min(self.context - 1) as i32;
-        for at in 0..key.tokens as usize {
+        for at in 0..all as usize {
             block.set_token(at, 0, position, 0);
         }
         self.session.upload_bytes(*id, &bytes_of(&block.values))?;
@@ -589,10 +617,15 @@ impl Engine {
     }
 
     /// Chooses a token of each request that has logits.
-    fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<GenerationEvent> {
+    fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<Option<ChosenToken>> {
         let vocabulary = self.decoder.vocabulary() as usize;
         let mut all = Vec::new();
         for (request, logits) in rows.iter().zip(logits.chunks_mut(vocabulary)) {
+            let is_possible = logits.iter().any(|it| *it != f32::NEG_INFINITY);
+            if !is_possible || logits.iter().any(|it| it.is_nan()) {
+                all.push(None);
+                continue;
+            }
             let request = &mut self.running[*request];
             let sum = request.top.map(|_| log_sum(logits));
             let own = sum.map(|_| logits.to_vec());
@@ -602,20 +635,31 @@ impl Engine {
             let top: Vec<(u32, f32)> = top.collect();
             let token = request.sampler.choose(logits, &request.tokens);
             let own = own.and_then(|own| Some(less(*own.get(token as usize)?)));
-            all.push(ChosenToken {
+            all.push(Some(ChosenToken {
                 token,
                 log_probability: own,
                 top,
-            });
+            }));
         }
-        self.report(rows, all)
+        all
     }
 
     /// Takes the chosen tokens of requests, and ends those that are complete.
-    fn report(&mut self, rows: &[usize], chosen: Vec<ChosenToken>) -> Vec<GenerationEvent> {
+    fn report(&mut self, rows: &[usize], chosen: Vec<Option<ChosenToken>>) -> Vec<GenerationEvent> {
         let mut events = Vec::new();
         for (request, chosen) in rows.iter().zip(chosen) {
             let request = &mut self.running[*request];
+            let Some(chosen) = chosen else {
+                events.push(GenerationEvent {
+                    request: request.id,
+                    log_probability: None,
+                    token: 0,
+                    top: Vec::new(),
+                    reused_tokens: request.reused,
+                    finished: Some(FinishReason::Failed),
+                });
+                continue;
+            };
             let ChosenToken {
                 token,
                 log_probability,
@@ -649,44 +693,15 @@ impl Engine {
     }
 }
 
+/// Number of tokens for requests with one each: a power of two, or none.
+fn padded_singles(count: usize) -> u64 {
+    match count {
+        0 => 0,
+        count => (count as u64).next_power_of_two(),
+    }
+}
+
 /// Values as bytes.
 fn bytes_of(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|it| it.to_le_bytes()).collect()
-}
-
-/// Compares what is planned with the device's free memory.
-fn check_memory(
-    runtime: &Runtime,
-    model: &ModelConfig,
-    limits: &StepLimits,
-    (weights, vocabulary): (u64, u64),
-    cached: Dtype,
-) -> Result<()> {
-    let (cache, step) = memory_bytes(model, limits, vocabulary, cached);
-    let free = runtime.memory()?.free_bytes;
-    let all = weights.saturating_add(cache).saturating_add(step);
-    if all <= free {
-        return Ok(());
-    }
-    let what = format!(
-        "the model needs {}: weights {}, a cache of {} positions {}, steps {}; {} are free",
-        mebibytes(all),
-        mebibytes(weights),
-        limits.blocks * limits.places,
-        mebibytes(cache),
-        mebibytes(step),
-        mebibytes(free)
-    );
-    let each = cache / (limits.blocks * limits.places).max(1);
-    let left = free.saturating_sub(weights.saturating_add(step));
-    let advice = match left / each.max(1) {
-        0 => "a smaller model, or one quantised to fewer bits".to_owned(),
-        positions => format!("a cache of at most {positions} positions"),
-    };
-    Err(LlmError::Memory {
-        what,
-        advice,
-        needed_bytes: all,
-        free_bytes: free,
-    })
 }

@@ -38,6 +38,12 @@ pub enum LlmError {
         /// What to do.
         advice: String,
     },
+    /// Logits are not numbers.
+    #[error(
+        "the model computes what are no numbers\n\
+         try: the file's checksum, as its weights may be damaged; or a cache of f32"
+    )]
+    NotNumbers,
     /// A file was not written.
     #[error(transparent)]
     Write(#[from] std::io::Error),

@@ -1,19 +1,30 @@
 //! Architectures: what a decoder of each has of its own.
 
 mod checkpoint;
+mod gemma;
+mod gpt_oss;
 mod llama;
+mod llama4;
+mod phi;
 mod qwen;
 mod spec;
 
 use crate::error::{LlmError, unsupported};
 pub(crate) use checkpoint::{CHECKPOINTS, CheckpointSpec};
-pub(crate) use spec::DecoderSpec;
+pub(crate) use spec::{BiasedProducts, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
 
 /// Names in files, with what is special.
-const ALL: [(&str, DecoderSpec); 3] = [
+const ALL: [(&str, DecoderSpec); 10] = [
+    ("gemma", gemma::FIRST),
+    ("gemma2", gemma::SECOND),
+    ("gemma3", gemma::THIRD),
+    ("gpt-oss", gpt_oss::SPEC),
     ("llama", llama::SPEC),
+    ("llama4", llama4::SPEC),
+    ("phi3", phi::THIRD),
     ("qwen2", qwen::SECOND),
     ("qwen3", qwen::THIRD),
+    ("qwen3moe", qwen::THIRD),
 ];
 
 /// The architecture of that name.

@@ -7,6 +7,7 @@ use std::io::Write;
 use fercuda_modelfile::{GgufBuilder, GgufKind, GgufValue, TensorType};
 use fercuda_tensor::Dtype;
 
+use crate::config::ExpertConfig;
 use crate::error::{LlmError, unsupported};
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -39,6 +40,10 @@ pub struct ModelShape {
     pub head_length: u64,
     /// Elements of the gated unit.
     pub feed_forward: u64,
+    /// Experts of each layer, instead of one unit.
+    pub experts: Option<ExpertConfig>,
+    /// Positions of windows, of architectures whose layers have some; 0 for none.
+    pub window: u64,
     /// Number of tokens.
     pub vocabulary: u64,
     /// Positions.
@@ -47,20 +52,63 @@ pub struct ModelShape {
     pub is_tied: bool,
 }
 
+const TINY: ModelShape = ModelShape {
+    name: "tiny",
+    architecture: "llama",
+    layers: 2,
+    hidden: 256,
+    heads: 4,
+    shared_heads: 2,
+    head_length: 64,
+    feed_forward: 512,
+    experts: None,
+    window: 0,
+    vocabulary: 512,
+    context: 512,
+    is_tied: true,
+};
+
+const TINY_EXPERTS: ExpertConfig = ExpertConfig {
+    count: 8,
+    used: 2,
+    feed_forward: 256,
+};
+
 /// Shapes that are known by name.
-pub const SHAPES: [ModelShape; 5] = [
+pub const SHAPES: [ModelShape; 14] = [
+    TINY,
     ModelShape {
-        name: "tiny",
-        architecture: "llama",
-        layers: 2,
-        hidden: 256,
-        heads: 4,
-        shared_heads: 2,
-        head_length: 64,
-        feed_forward: 512,
-        vocabulary: 512,
-        context: 512,
-        is_tied: true,
+        name: "tiny-qwen3moe",
+        architecture: "qwen3moe",
+        experts: Some(TINY_EXPERTS),
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-gemma3",
+        architecture: "gemma3",
+        layers: 6,
+        window: 64,
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-gpt-oss",
+        architecture: "gpt-oss",
+        experts: Some(TINY_EXPERTS),
+        window: 64,
+        is_tied: false,
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-llama4",
+        architecture: "llama4",
+        layers: 4,
+        experts: Some(TINY_EXPERTS),
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-phi3",
+        architecture: "phi3",
+        ..TINY
     },
     ModelShape {
         name: "smollm2-135m",
@@ -74,6 +122,7 @@ pub const SHAPES: [ModelShape; 5] = [
         vocabulary: 49_152,
         context: 8192,
         is_tied: true,
+        ..TINY
     },
     ModelShape {
         name: "qwen3-4b",
@@ -87,6 +136,7 @@ pub const SHAPES: [ModelShape; 5] = [
         vocabulary: 151_936,
         context: 40_960,
         is_tied: true,
+        ..TINY
     },
     ModelShape {
         name: "qwen3-8b",
@@ -100,6 +150,7 @@ pub const SHAPES: [ModelShape; 5] = [
         vocabulary: 151_936,
         context: 40_960,
         is_tied: false,
+        ..TINY
     },
     ModelShape {
         name: "llama3-8b",
@@ -113,6 +164,74 @@ pub const SHAPES: [ModelShape; 5] = [
         vocabulary: 128_256,
         context: 8192,
         is_tied: false,
+        ..TINY
+    },
+    ModelShape {
+        name: "qwen3-30b-a3b",
+        architecture: "qwen3moe",
+        layers: 48,
+        hidden: 2048,
+        heads: 32,
+        shared_heads: 4,
+        head_length: 128,
+        feed_forward: 6144,
+        vocabulary: 151_936,
+        context: 40_960,
+        is_tied: false,
+        experts: Some(ExpertConfig {
+            count: 128,
+            used: 8,
+            feed_forward: 768,
+        }),
+        ..TINY
+    },
+    ModelShape {
+        name: "gemma3-4b",
+        architecture: "gemma3",
+        layers: 34,
+        hidden: 2560,
+        heads: 8,
+        shared_heads: 4,
+        head_length: 256,
+        feed_forward: 10_240,
+        vocabulary: 262_144,
+        context: 131_072,
+        is_tied: true,
+        window: 1024,
+        ..TINY
+    },
+    ModelShape {
+        name: "gpt-oss-20b",
+        architecture: "gpt-oss",
+        layers: 24,
+        hidden: 2880,
+        heads: 64,
+        shared_heads: 8,
+        head_length: 64,
+        feed_forward: 2880,
+        vocabulary: 201_088,
+        context: 131_072,
+        is_tied: false,
+        experts: Some(ExpertConfig {
+            count: 32,
+            used: 4,
+            feed_forward: 2880,
+        }),
+        window: 128,
+    },
+    ModelShape {
+        name: "phi4-mini",
+        architecture: "phi3",
+        layers: 32,
+        hidden: 3072,
+        heads: 24,
+        shared_heads: 8,
+        head_length: 128,
+        feed_forward: 8192,
+        vocabulary: 200_064,
+        context: 131_072,
+        is_tied: true,
+        ..TINY
     },
 ];
 
@@ -127,45 +246,117 @@ fn byte_text(byte: u8) -> String {
     char::from_u32(code).unwrap_or('?').to_string()
 }
 
+/// What a tensor of a random model has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RandomTensor {
+    /// Ones, of norms.
+    Ones,
+    /// Zeros, of biases.
+    Zeros,
+    /// Random elements, of the type that the caller chooses.
+    Matrix,
+    /// Random elements as f32: scores of experts are that in files.
+    Floats,
+}
+
+type RandomTensors = Vec<(String, Vec<u64>, RandomTensor)>;
+
 impl ModelShape {
-    fn matrices(&self) -> Vec<(String, Vec<u64>)> {
-        let hidden = self.hidden;
-        let of_q = self.heads * self.head_length;
-        let of_k = self.shared_heads * self.head_length;
+    fn tensors(&self) -> RandomTensors {
+        let embedding = vec![self.vocabulary, self.hidden];
         let mut all = vec![(
             "token_embd.weight".to_owned(),
-            vec![self.vocabulary, hidden],
+            embedding.clone(),
+            RandomTensor::Matrix,
         )];
         for layer in 0..self.layers {
-            let mut add = |part: &str, shape: &[u64]| {
-                all.push((format!("blk.{layer}.{part}.weight"), shape.to_vec()));
-            };
-            add("attn_norm", &[hidden]);
-            add("attn_q", &[of_q, hidden]);
-            add("attn_k", &[of_k, hidden]);
-            add("attn_v", &[of_k, hidden]);
-            if self.architecture == "qwen3" {
-                add("attn_q_norm", &[self.head_length]);
-                add("attn_k_norm", &[self.head_length]);
-            }
-            add("attn_output", &[hidden, of_q]);
-            add("ffn_norm", &[hidden]);
-            add("ffn_gate", &[self.feed_forward, hidden]);
-            add("ffn_up", &[self.feed_forward, hidden]);
-            add("ffn_down", &[hidden, self.feed_forward]);
+            self.layer(layer, &mut all);
         }
-        all.push(("output_norm.weight".to_owned(), vec![hidden]));
+        let norm = "output_norm.weight".to_owned();
+        all.push((norm, vec![self.hidden], RandomTensor::Ones));
         if !self.is_tied {
-            all.push(("output.weight".to_owned(), vec![self.vocabulary, hidden]));
+            all.push(("output.weight".to_owned(), embedding, RandomTensor::Matrix));
         }
         all
+    }
+
+    fn layer(&self, layer: u64, all: &mut RandomTensors) {
+        let (hidden, length) = (self.hidden, self.head_length);
+        let (of_q, of_k) = (self.heads * length, self.shared_heads * length);
+        let mut norms = vec![("attn_norm", hidden)];
+        norms.extend(match self.architecture {
+            "gpt-oss" => vec![("post_attention_norm", hidden)],
+            "gemma3" => vec![
+                ("ffn_norm", hidden),
+                ("post_attention_norm", hidden),
+                ("post_ffw_norm", hidden),
+            ],
+            _ => vec![("ffn_norm", hidden)],
+        });
+        if matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3") {
+            norms.extend([("attn_q_norm", length), ("attn_k_norm", length)]);
+        }
+        let is_fused = self.architecture == "phi3";
+        let mut matrices = match is_fused {
+            true => vec![("attn_qkv", vec![of_q + 2 * of_k, hidden])],
+            false => vec![
+                ("attn_q", vec![of_q, hidden]),
+                ("attn_k", vec![of_k, hidden]),
+                ("attn_v", vec![of_k, hidden]),
+            ],
+        };
+        matrices.push(("attn_output", vec![hidden, of_q]));
+        matrices.extend(match self.experts {
+            Some(it) => vec![
+                ("ffn_gate_inp", vec![it.count, hidden]),
+                ("ffn_gate_exps", vec![it.count, it.feed_forward, hidden]),
+                ("ffn_up_exps", vec![it.count, it.feed_forward, hidden]),
+                ("ffn_down_exps", vec![it.count, hidden, it.feed_forward]),
+            ],
+            None if is_fused => vec![
+                ("ffn_up", vec![2 * self.feed_forward, hidden]),
+                ("ffn_down", vec![hidden, self.feed_forward]),
+            ],
+            None => vec![
+                ("ffn_gate", vec![self.feed_forward, hidden]),
+                ("ffn_up", vec![self.feed_forward, hidden]),
+                ("ffn_down", vec![hidden, self.feed_forward]),
+            ],
+        });
+        if let ("llama4", Some(it)) = (self.architecture, self.experts) {
+            matrices.extend([
+                ("ffn_gate_shexp", vec![it.feed_forward, hidden]),
+                ("ffn_up_shexp", vec![it.feed_forward, hidden]),
+                ("ffn_down_shexp", vec![hidden, it.feed_forward]),
+            ]);
+        }
+        let name = |part: &str, kind: &str| format!("blk.{layer}.{part}.{kind}");
+        for (part, length) in norms {
+            all.push((name(part, "weight"), vec![length], RandomTensor::Ones));
+        }
+        let has_biases = self.architecture == "gpt-oss";
+        for (part, shape) in matrices {
+            let rows = shape[..shape.len() - 1].to_vec();
+            let has = match part {
+                "ffn_gate_inp" => RandomTensor::Floats,
+                _ => RandomTensor::Matrix,
+            };
+            all.push((name(part, "weight"), shape, has));
+            if has_biases {
+                all.push((name(part, "bias"), rows, RandomTensor::Zeros));
+            }
+        }
+        if has_biases {
+            let sinks = vec![self.heads];
+            all.push((name("attn_sinks", "weight"), sinks, RandomTensor::Zeros));
+        }
     }
 
     fn describe(&self, file: &mut GgufBuilder) -> Result<()> {
         let text = |text: &'static str| GgufValue::String(text.as_bytes());
         file.set(b"general.architecture", &text(self.architecture))?;
         file.set(b"general.name", &text(self.name))?;
-        for (key, number) in [
+        let mut numbers = vec![
             ("block_count", self.layers),
             ("embedding_length", self.hidden),
             ("feed_forward_length", self.feed_forward),
@@ -174,7 +365,18 @@ impl ModelShape {
             ("attention.key_length", self.head_length),
             ("attention.value_length", self.head_length),
             ("context_length", self.context),
-        ] {
+        ];
+        if let Some(experts) = self.experts {
+            numbers.extend([
+                ("expert_count", experts.count),
+                ("expert_used_count", experts.used),
+                ("expert_feed_forward_length", experts.feed_forward),
+            ]);
+        }
+        if self.window > 0 {
+            numbers.push(("attention.sliding_window", self.window));
+        }
+        for (key, number) in numbers {
             let key = format!("{}.{key}", self.architecture);
             file.set(key.as_bytes(), &GgufValue::U32(number as u32))?;
         }
@@ -219,12 +421,15 @@ impl ModelShape {
     ) -> Result<()> {
         let mut file = GgufBuilder::new();
         self.describe(&mut file)?;
-        let vectors = TensorType::Scalar(Dtype::F32);
-        let kind_of = |shape: &[u64]| if shape.len() > 1 { kind } else { vectors };
-        let matrices = self.matrices();
+        let floats = TensorType::Scalar(Dtype::F32);
+        let kind_of = |has: RandomTensor| match has {
+            RandomTensor::Matrix => kind,
+            _ => floats,
+        };
+        let tensors = self.tensors();
         let mut all = 0;
-        for (name, shape) in &matrices {
-            let kind = kind_of(shape);
+        for (name, shape, has) in &tensors {
+            let kind = kind_of(*has);
             file.add_tensor(name, kind, shape)?;
             all += kind.bytes_of(shape.iter().product()).unwrap_or_default();
         }
@@ -232,21 +437,26 @@ impl ModelShape {
         let drawn: Vec<f32> = (0..DRAWN).map(|_| 2.0 * random.f32() - 1.0).collect();
         let mut writer = file.start(to)?;
         let mut written = 0;
-        let mut encoded: Option<(u64, Vec<u8>)> = None;
-        for (_, shape) in &matrices {
+        let mut encoded: Option<((u64, TensorType), Vec<u8>)> = None;
+        for (_, shape, has) in &tensors {
             let count: u64 = shape.iter().product();
-            let mut left = kind_of(shape).bytes_of(count).unwrap_or_default();
+            let mut left = kind_of(*has).bytes_of(count).unwrap_or_default();
             written += left;
-            if shape.len() == 1 {
-                let ones: Vec<u8> = (0..count).flat_map(|_| 1f32.to_le_bytes()).collect();
-                writer.write(&ones)?;
+            let same = match has {
+                RandomTensor::Ones => Some(1f32),
+                RandomTensor::Zeros => Some(0f32),
+                _ => None,
+            };
+            if let Some(same) = same {
+                let bytes: Vec<u8> = (0..count).flat_map(|_| same.to_le_bytes()).collect();
+                writer.write(&bytes)?;
                 continue;
             }
-            let width = shape[1];
-            if encoded.as_ref().is_none_or(|(own, _)| *own != width) {
-                let scale = 1.7 / (width as f32).sqrt();
+            let own = (shape.last().copied().unwrap_or(1), kind_of(*has));
+            if encoded.as_ref().is_none_or(|(known, _)| *known != own) {
+                let scale = 1.7 / (own.0 as f32).sqrt();
                 let values: Vec<f32> = drawn.iter().map(|it| it * scale).collect();
-                encoded = Some((width, encode(kind, &values)?));
+                encoded = Some((own, encode(own.1, &values)?));
             }
             let Some((_, bytes)) = &encoded else {
                 continue;

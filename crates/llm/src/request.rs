@@ -14,8 +14,9 @@ use crate::sampler::{SamplerConfig, TokenSampler};
 pub struct EngineConfig {
     /// Name of its session, the tenant in the ledger; empty for one by the model's name.
     pub session: String,
-    /// Most tokens of a step.
-    pub batch_tokens: u64,
+    /// Most tokens of a step, rounded up to a power of two, and at least twice the number of
+    /// requests; `None` for the device's default.
+    pub batch_tokens: Option<u64>,
     /// Most requests at once.
     pub requests: u64,
     /// Positions of a request; `None` for the model's, at most 8192.
@@ -26,18 +27,22 @@ pub struct EngineConfig {
     pub cached: Dtype,
     /// Whether steps are replayed as graphs; `None` for the device's default.
     pub graphs: Option<bool>,
+    /// Whether blocks of weights become 16-bit floats for steps of many tokens, which tensor cores
+    /// multiply faster; `None` for whether the device is a GPU.
+    pub wide_products: Option<bool>,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             session: String::new(),
-            batch_tokens: 64,
+            batch_tokens: None,
             requests: 8,
             context: None,
             cache_tokens: None,
             cached: Dtype::F16,
             graphs: None,
+            wide_products: None,
         }
     }
 }
@@ -69,6 +74,8 @@ pub enum FinishReason {
     End,
     /// By its number of tokens, or the context.
     Length,
+    /// By logits that are not numbers, or of which none is possible. The event has no token.
+    Failed,
 }
 
 /// A token of a request.

@@ -140,47 +140,66 @@ impl TokenSampler {
         if temperature <= 0.0 || logits.is_empty() {
             return largest(logits) as u32;
         }
-        let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-        all.retain(|(_, logit)| !logit.is_nan());
-        // Of equal ones the first.
-        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let most = logits[largest(logits)];
+        // What overflows is as likely as all else that does.
+        let weight = |logit: f32| match logit == most {
+            true => 1.0,
+            false => f64::exp(f64::from((logit - most) / temperature)),
+        };
+        let weights = logits.iter().map(|logit| weight(*logit));
+        let weights = (0..)
+            .zip(weights)
+            .filter(|(_, it)| *it > 0.0 && *it >= f64::from(min_p));
+        let mut all: Vec<(u32, f64)> = weights.collect();
         if top_k > 0 {
+            most_likely_first(&mut all, top_k);
             all.truncate(top_k);
         }
-        let Some((_, most)) = all.first().copied() else {
-            return largest(logits) as u32;
-        };
-        let mut weights: Vec<f64> = all
-            .iter()
-            .map(|(_, logit)| f64::exp(f64::from((logit - most) / temperature)))
-            .collect();
-        let total: f64 = weights.iter().sum();
-        let mut kept = weights.len();
-        if min_p > 0.0 {
-            kept = weights
-                .iter()
-                .take_while(|it| **it >= f64::from(min_p))
-                .count();
-        }
         if top_p < 1.0 {
-            let mut sum = 0.0;
-            let within = weights.iter().position(|weight| {
-                sum += weight;
-                sum >= f64::from(top_p) * total
-            });
-            kept = kept.min(within.map_or(kept, |at| at + 1));
-        }
-        weights.truncate(kept.max(1));
-        let total: f64 = weights.iter().sum();
-        let mut left = self.random.f64() * total;
-        for (at, weight) in weights.iter().enumerate() {
-            left -= weight;
-            if left < 0.0 {
-                return all[at].0;
+            let wanted = f64::from(top_p) * total(&all);
+            let mut sorted = FIRST_SORTED.min(all.len());
+            loop {
+                most_likely_first(&mut all, sorted);
+                let mut sum = 0.0;
+                let within = all[..sorted].iter().position(|(_, weight)| {
+                    sum += weight;
+                    sum >= wanted
+                });
+                if let Some(at) = within {
+                    all.truncate(at + 1);
+                }
+                if within.is_some() || sorted == all.len() {
+                    break;
+                }
+                sorted = all.len();
             }
         }
-        all[weights.len() - 1].0
+        let mut left = self.random.f64() * total(&all);
+        for (token, weight) in &all {
+            left -= weight;
+            if left < 0.0 {
+                return *token;
+            }
+        }
+        all.last().map_or(0, |(token, _)| *token)
     }
+}
+
+/// Tokens that are sorted before it is known whether they suffice.
+const FIRST_SORTED: usize = 256;
+
+fn total(all: &[(u32, f64)]) -> f64 {
+    all.iter().map(|(_, weight)| weight).sum()
+}
+
+/// Brings so many of the largest weights to the front, in order; of equal ones the first token.
+fn most_likely_first(all: &mut [(u32, f64)], count: usize) {
+    let order = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if count < all.len() {
+        all.select_nth_unstable_by(count, order);
+    }
+    let count = count.min(all.len());
+    all[..count].sort_unstable_by(order);
 }
 
 #[cfg(test)]
@@ -239,6 +258,56 @@ mod tests {
             [1, 2]
         );
         assert_eq!(only(warm()).len(), 4);
+    }
+
+    #[test]
+    fn overflown_logits_are_the_only_candidates() {
+        let logits = [1.0, f32::INFINITY, 5.0, f32::INFINITY, f32::NEG_INFINITY];
+        assert_eq!(chosen(warm(), &logits), [1, 3]);
+        let least = [f32::NEG_INFINITY, -3e38, f32::NEG_INFINITY];
+        assert_eq!(chosen(warm(), &least), [1]);
+    }
+
+    /// What the parts that are sorted give is what the whole order gives.
+    #[test]
+    fn long_vocabularies_are_cut_where_their_whole_order_says() {
+        let mut random = fercuda_trials::rng();
+        for _ in 0..20 {
+            let wide = random.f32() * 3.0;
+            let logits: Vec<f32> = (0..2000).map(|_| random.f32() * wide).collect();
+            let top_p = random.f32();
+            let (top_k, min_p) = (random.usize(..900), random.f32() / 4.0);
+            let mut order: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+            order.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let weight = |logit: f32| f64::exp(f64::from(logit - order[0].1));
+            let mut kept: Vec<(u32, f64)> = order
+                .iter()
+                .map(|(token, logit)| (*token, weight(*logit)))
+                .collect();
+            kept.retain(|(_, weight)| *weight >= f64::from(min_p));
+            if top_k > 0 {
+                kept.truncate(top_k);
+            }
+            let wanted = total(&kept) * f64::from(top_p);
+            let mut sum = 0.0;
+            let least = kept.iter().position(|(_, weight)| {
+                sum += weight;
+                sum >= wanted * (1.0 + 1e-9)
+            });
+            let allowed: Vec<u32> = kept[..least.map_or(kept.len(), |at| at + 1)]
+                .iter()
+                .map(|(token, _)| *token)
+                .collect();
+            let config = SamplerConfig {
+                top_k,
+                top_p,
+                min_p,
+                ..warm()
+            };
+            let seen = chosen(config, &logits);
+            assert!(seen.iter().all(|token| allowed.contains(token)));
+            assert!(seen.len() > 1 || allowed.len() < 50, "{}", allowed.len());
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use fercuda_modelfile::{ModelFile, TensorType};
+use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_tensor::{BlockFormat, Dtype};
 
 use crate::config::ModelConfig;
@@ -19,16 +19,51 @@ pub(crate) enum MatrixFormat {
     Blocks(BlockFormat),
 }
 
-/// A matrix as it goes to the device: bytes of the file, or what was unpacked of several tensors.
+/// Whether ops multiply by plain matrices of that type.
+fn is_multiplied(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
+}
+
+/// A matrix, or one of each expert, as it goes to the device: bytes of the file, or what was
+/// unpacked of several tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct FileMatrix<'a> {
     pub(crate) bytes: Cow<'a, [u8]>,
     pub(crate) format: MatrixFormat,
     /// Of what lies in memory.
     pub(crate) dtype: Dtype,
+    /// Number of experts; 1 for a matrix.
+    pub(crate) experts: u64,
     pub(crate) outputs: u64,
     /// Elements of that type in a row.
     pub(crate) row: u64,
+}
+
+impl FileMatrix<'_> {
+    /// The first rows, and the others.
+    pub(crate) fn parted(self, first: u64) -> [Self; 2] {
+        let at = (first * self.row * self.dtype.bytes()) as usize;
+        let at = at.min(self.bytes.len());
+        let (before, behind) = match self.bytes {
+            Cow::Borrowed(all) => {
+                let (before, behind) = all.split_at(at);
+                (Cow::Borrowed(before), Cow::Borrowed(behind))
+            }
+            Cow::Owned(mut all) => {
+                let behind = all.split_off(at);
+                (Cow::Owned(all), Cow::Owned(behind))
+            }
+        };
+        let part = |bytes, outputs| Self {
+            bytes,
+            outputs,
+            ..self
+        };
+        [
+            part(before, first),
+            part(behind, self.outputs.saturating_sub(first)),
+        ]
+    }
 }
 
 /// The tensors of a model's files.
@@ -41,6 +76,10 @@ pub(crate) struct ModelTensors<'a> {
 impl<'a> ModelTensors<'a> {
     pub(crate) fn of(file: &'a ModelFile, config: &'a ModelConfig) -> Self {
         Self { file, config }
+    }
+
+    pub(crate) fn config(&self) -> &'a ModelConfig {
+        self.config
     }
 
     /// The name in the files.
@@ -56,19 +95,46 @@ impl<'a> ModelTensors<'a> {
         let checkpoint = self.config.checkpoint.as_ref();
         match checkpoint {
             Some(own) if name == "output.weight" => !own.is_tied,
-            _ => self.file.tensor(&self.name(name)).is_ok(),
+            _ => self.file.has_weight(&self.name(name)),
         }
+    }
+
+    /// The error of a tensor that the model does not have.
+    pub(crate) fn missing(&self, name: &str) -> LlmError {
+        let (there, architecture) = (self.name(name), &self.config.architecture);
+        match self.config.checkpoint {
+            Some(_) => unsupported(
+                format!("the files do not have {there}, which {architecture} needs"),
+                "all files of the model, as its authors publish them",
+            ),
+            None => unsupported(
+                format!("the file does not have {there}, which {architecture} needs"),
+                "a file with all tensors of its architecture, as a current converter writes it",
+            ),
+        }
+    }
+
+    /// Replaces the error of a tensor that is not there.
+    fn found<T>(&self, name: &str, read: fercuda_modelfile::Result<T>) -> Result<T> {
+        read.map_err(|error| match error {
+            fercuda_modelfile::Error::NoTensor { .. } => self.missing(name),
+            error => error.into(),
+        })
+    }
+
+    fn tensor(&self, name: &str) -> Result<StoredTensor<'a>> {
+        self.found(name, self.file.tensor(&self.name(name)))
     }
 
     /// Extent of the first dimension.
     pub(crate) fn first_extent(&self, name: &str) -> Result<u64> {
-        let tensor = self.file.tensor(&self.name(name))?;
+        let tensor = self.tensor(name)?;
         Ok(tensor.shape.first().copied().unwrap_or_default())
     }
 
     /// A vector's elements.
     pub(crate) fn floats(&self, name: &str, length: u64) -> Result<Vec<f32>> {
-        let tensor = self.file.tensor(&self.name(name))?;
+        let tensor = self.tensor(name)?;
         if tensor.elements() != length {
             let what = format!(
                 "{} has {} elements, not {length}",
@@ -80,69 +146,97 @@ impl<'a> ModelTensors<'a> {
         Ok(tensor.decode()?)
     }
 
-    /// A matrix of so many inputs, and outputs, if they are known.
-    pub(crate) fn matrix(
+    /// A matrix of so many inputs, and outputs, if they are known; or one of each expert.
+    pub(crate) fn matrices(
         &self,
         name: &str,
+        experts: Option<u64>,
         inputs: u64,
         outputs: Option<u64>,
     ) -> Result<FileMatrix<'a>> {
-        let name = self.name(name);
-        let check = |shape: &[u64]| match *shape {
-            [own, width] if width == inputs && own > 0 && outputs.is_none_or(|it| it == own) => {
-                Ok(own)
+        let there = self.name(name);
+        // Outputs of each.
+        let check = |shape: &[u64]| {
+            let own = match (experts, shape) {
+                (None, &[own, width]) if width == inputs => own,
+                (Some(experts), &[all, own, width]) if (all, width) == (experts, inputs) => own,
+                _ => 0,
+            };
+            if own > 0 && outputs.is_none_or(|it| it == own) {
+                return Ok(own);
             }
-            _ => {
-                let wanted = outputs.map_or("any".to_owned(), |it| it.to_string());
-                let what = format!("{name} is {shape:?}, not [{wanted}, {inputs}]");
-                Err(unsupported(what, "another file: this one is damaged"))
-            }
+            let wanted = outputs.map_or("any".to_owned(), |it| it.to_string());
+            let of = experts.map_or(String::new(), |it| format!("{it}, "));
+            let what = format!("{there} is {shape:?}, not [{of}{wanted}, {inputs}]");
+            Err(unsupported(what, "another file: this one is damaged"))
         };
-        let tensor = self.file.tensor(&name);
-        let plain = |dtype, bytes, own| FileMatrix {
+        let count = experts.unwrap_or(1);
+        let plain = |dtype, bytes, outputs| FileMatrix {
             bytes,
             format: MatrixFormat::Plain(dtype),
             dtype,
-            outputs: own,
+            experts: count,
+            outputs,
             row: inputs,
         };
-        let kind = match tensor {
+        let checkpoint = self.config.checkpoint.as_ref();
+        match self.tensor(name) {
             Ok(tensor) => match tensor.kind {
-                TensorType::Scalar(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::Bf16)) => {
+                TensorType::Scalar(dtype) if is_multiplied(dtype) => {
                     let own = check(&tensor.shape)?;
                     return Ok(plain(dtype, Cow::Borrowed(tensor.bytes), own));
                 }
                 TensorType::Block(format) => {
                     let own = check(&tensor.shape)?;
                     return Ok(FileMatrix {
-                        row: tensor.bytes.len() as u64 / own,
+                        row: tensor.bytes.len() as u64 / (own * count),
                         bytes: Cow::Borrowed(tensor.bytes),
                         format: MatrixFormat::Blocks(format),
                         dtype: Dtype::U8,
+                        experts: count,
                         outputs: own,
                     });
                 }
-                kind => Some(kind),
+                kind if checkpoint.is_none() => {
+                    return Err(unsupported(
+                        format!("{there} has elements of {kind}"),
+                        "`fercuda model quantize` to another type",
+                    ));
+                }
+                _ => {}
             },
-            Err(_) => None,
-        };
-        let Some(checkpoint) = &self.config.checkpoint else {
-            // The error of a tensor that is not there, if that is the reason.
-            self.file.tensor(&name)?;
-            let kind = kind.map_or(String::new(), |it| it.to_string());
-            return Err(unsupported(
-                format!("{name} has elements of {kind}"),
-                "`fercuda model quantize` to another type",
-            ));
-        };
+            Err(error) if checkpoint.is_none() => return Err(error),
+            Err(_) => {}
+        }
         // Checkpoints spread a quantised weight over several tensors.
-        let weight = self.file.read_weight(&name)?;
+        let weight = self.found(name, self.file.read_weight(&there))?;
         let own = check(&weight.shape)?;
-        let dtype = checkpoint.unpacked;
+        let dtype = self.unpacked();
         let kind = TensorType::Scalar(dtype);
         let mut bytes = vec![0; weight.values.len() * dtype.bytes() as usize];
         kind.encode(&weight.values, &mut bytes)?;
         Ok(plain(dtype, Cow::Owned(bytes), own))
+    }
+
+    /// The type of what is unpacked.
+    fn unpacked(&self) -> Dtype {
+        let checkpoint = self.config.checkpoint.as_ref();
+        checkpoint.map_or(Dtype::F32, |it| it.unpacked)
+    }
+
+    /// Types of matrices that are narrower than f32, as they lie in device memory.
+    pub(crate) fn narrow_types(&self) -> Vec<Dtype> {
+        let mut all = Vec::new();
+        for tensor in self.file.tensors().filter(|it| it.shape.len() > 1) {
+            let dtype = match tensor.kind {
+                TensorType::Scalar(dtype) if is_multiplied(dtype) => dtype,
+                _ => self.unpacked(),
+            };
+            if dtype != Dtype::F32 && !all.contains(&dtype) {
+                all.push(dtype);
+            }
+        }
+        all
     }
 
     /// Bytes that the weights need on the device.
@@ -168,7 +262,7 @@ impl<'a> ModelTensors<'a> {
     fn matrix_type(&self) -> Option<Dtype> {
         let tensor = self.file.tensor(&self.name("blk.0.ffn_up.weight")).ok()?;
         match tensor.kind {
-            TensorType::Scalar(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::Bf16)) => Some(dtype),
+            TensorType::Scalar(dtype) if is_multiplied(dtype) => Some(dtype),
             _ => None,
         }
     }

@@ -3,8 +3,9 @@
 use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::config::ModelConfig;
-use crate::error::LlmError;
+use crate::config::{ExpertConfig, ModelConfig};
+use crate::error::{LlmError, unsupported};
+use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms};
 use crate::recorder::DeviceTensor;
 use crate::tensors::{FileMatrix, MatrixFormat, ModelTensors};
 
@@ -31,11 +32,53 @@ pub(crate) struct LayerWeights {
     pub(crate) biases: Option<DeviceTensor>,
     /// Norms of heads of queries and of keys.
     pub(crate) head_norms: Option<[DeviceTensor; 2]>,
+    /// A score without value of each head.
+    pub(crate) sinks: Option<DeviceTensor>,
     pub(crate) out: WeightMatrix,
+    pub(crate) out_bias: Option<DeviceTensor>,
     pub(crate) unit_norm: DeviceTensor,
+    pub(crate) unit: UnitWeights,
+    /// Norms of what attention and the unit give.
+    pub(crate) post_norms: Option<[DeviceTensor; 2]>,
+}
+
+/// Weights of a gated unit.
+#[derive(Debug)]
+pub(crate) enum UnitWeights {
+    /// Of all tokens: matrices of the gate, of what it is multiplied with, and of the result.
+    Dense(Box<[WeightMatrix; 3]>),
+    Experts(Box<ExpertWeights>),
+}
+
+/// Weights of experts, of which each token chooses some.
+#[derive(Debug)]
+pub(crate) struct ExpertWeights {
+    pub(crate) chosen: ExpertConfig,
+    pub(crate) router: WeightMatrix,
+    pub(crate) router_bias: Option<DeviceTensor>,
+    /// Matrices of all experts: of the gate, of what it is multiplied with, and of the result.
     pub(crate) gate: WeightMatrix,
     pub(crate) up: WeightMatrix,
     pub(crate) down: WeightMatrix,
+    /// Biases of the three, of each expert.
+    pub(crate) biases: Option<[DeviceTensor; 3]>,
+    /// Matrices of an expert of all tokens, whose result is added.
+    pub(crate) shared: Option<[WeightMatrix; 3]>,
+}
+
+impl LayerWeights {
+    /// Matrices by which all tokens are multiplied.
+    pub(crate) fn matrices(&self) -> Vec<&WeightMatrix> {
+        let mut all: Vec<&WeightMatrix> = self.attention.iter().chain([&self.out]).collect();
+        match &self.unit {
+            UnitWeights::Dense(own) => all.extend(own.iter()),
+            UnitWeights::Experts(experts) => {
+                all.push(&experts.router);
+                all.extend(experts.shared.iter().flatten());
+            }
+        }
+        all
+    }
 }
 
 /// Weights of a decoder.
@@ -45,8 +88,8 @@ pub(crate) struct DecoderWeights {
     pub(crate) layers: Vec<LayerWeights>,
     pub(crate) norm: DeviceTensor,
     pub(crate) head: WeightMatrix,
-    pub(crate) frequencies: DeviceTensor,
-    pub(crate) magnitude: f64,
+    /// Frequencies of pairs and the factor of sines and cosines, of each of the rotations.
+    pub(crate) rotaries: Vec<(DeviceTensor, f64)>,
     pub(crate) vocabulary: u64,
 }
 
@@ -81,37 +124,57 @@ impl<'a> WeightLoader<'a> {
         self.tensors.floats(name, length)
     }
 
-    fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
-        self.tensors.matrix(name, inputs, outputs)
+    /// A vector, as f32, if the file has it or must have it.
+    fn optional(&self, name: &str, length: u64, is_needed: bool) -> Result<Option<DeviceTensor>> {
+        match is_needed || self.has(name) {
+            true => Ok(Some(self.vector(name, length)?)),
+            false => Ok(None),
+        }
     }
 
-    /// Uploads matrices of one type as one, one after another: rows of them at a time, so that a
-    /// driver, which copies what it gets to memory of its own, holds no more than that.
-    fn joined(&self, parts: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
-        let outputs = parts.iter().map(|it| it.outputs).sum();
-        let FileMatrix {
-            format, dtype, row, ..
-        } = parts[0];
+    /// A matrix of so many inputs, and outputs, if they are known.
+    fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
+        self.tensors.matrices(name, None, inputs, outputs)
+    }
+
+    /// Uploads matrices of one type, one after another, as rows of one: some rows at a time, so
+    /// that a driver, which copies what it gets to memory of its own, holds no more than that.
+    fn rows(&self, parts: &[FileMatrix<'_>]) -> Result<DeviceTensor> {
+        let all = parts.iter().map(|it| it.experts * it.outputs).sum();
+        let FileMatrix { dtype, row, .. } = parts[0];
         let session = self.session;
-        let layout = Layout::contiguous(dtype, &[outputs, row])?;
+        let layout = Layout::contiguous(dtype, &[all, row])?;
         let id = session.alloc(layout, Regime::Pool)?;
-        let row_bytes = (row * dtype.bytes()) as usize;
-        let rows = (PIECE_BYTES / row_bytes.max(1)).max(1) as u64;
+        let row_bytes = ((row * dtype.bytes()) as usize).max(1);
+        let piece_bytes = (PIECE_BYTES / row_bytes).max(1) * row_bytes;
         let mut first = 0;
-        for bytes in parts
-            .iter()
-            .flat_map(|it| it.bytes.chunks(rows as usize * row_bytes))
-        {
+        for bytes in parts.iter().flat_map(|it| it.bytes.chunks(piece_bytes)) {
             let end = first + (bytes.len() / row_bytes) as u64;
             let piece = session.view(id, |all| Ok(all.slice(0, first..end, 1)?))?;
             session.upload_bytes(piece, bytes)?;
             session.free(piece)?;
             first = end;
         }
+        Ok(DeviceTensor::of(session.bind(id)?))
+    }
+
+    /// Uploads matrices of experts.
+    fn of_experts(&self, matrix: FileMatrix<'_>) -> Result<WeightMatrix> {
+        let shape = [matrix.experts, matrix.outputs, matrix.row];
+        let (format, outputs) = (matrix.format, matrix.outputs);
         Ok(WeightMatrix {
-            tensor: DeviceTensor::of(session.bind(id)?),
+            tensor: self.rows(&[matrix])?.reshape(&shape)?,
             format,
             outputs,
+        })
+    }
+
+    /// Uploads matrices of one type as one, one after another.
+    fn joined(&self, parts: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
+        Ok(WeightMatrix {
+            tensor: self.rows(parts)?,
+            format: parts[0].format,
+            outputs: parts.iter().map(|it| it.outputs).sum(),
         })
     }
 
@@ -129,63 +192,191 @@ impl<'a> WeightLoader<'a> {
         self.joined(&[self.matrix(name, inputs, outputs)?])
     }
 
-    fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {
-        let name = |part: &str| format!("blk.{layer}.{part}");
+    /// Products for queries, keys and values: one matrix, or three.
+    fn attention(&self, config: &ModelConfig, layer: u64) -> Result<Vec<WeightMatrix>> {
         let hidden = config.hidden;
-        let of_q = config.heads * config.key_length;
-        let of_k = config.shared_heads * config.key_length;
-        let of_v = config.shared_heads * config.value_length;
-        let values = config.heads * config.value_length;
-        let file = |part: &str, inputs, outputs| {
-            self.matrix(&name(&format!("{part}.weight")), inputs, Some(outputs))
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let [q, k, v] = of_heads(config);
+        if self.has(&name("attn_qkv")) {
+            return self.upload(&[self.matrix(&name("attn_qkv"), hidden, Some(q + k + v))?]);
+        }
+        self.upload(&[
+            self.matrix(&name("attn_q"), hidden, Some(q))?,
+            self.matrix(&name("attn_k"), hidden, Some(k))?,
+            self.matrix(&name("attn_v"), hidden, Some(v))?,
+        ])
+    }
+
+    /// Biases of these products, one after another.
+    fn attention_biases(&self, config: &ModelConfig, layer: u64) -> Result<Option<DeviceTensor>> {
+        let name = |part: &str| format!("blk.{layer}.{part}.bias");
+        let lengths = of_heads(config);
+        if self.has(&name("attn_qkv")) {
+            return Ok(Some(self.vector(&name("attn_qkv"), lengths.iter().sum())?));
+        }
+        if config.spec.biases == BiasedProducts::None && !self.has(&name("attn_q")) {
+            return Ok(None);
+        }
+        let mut all = Vec::new();
+        for (part, length) in ["attn_q", "attn_k", "attn_v"].iter().zip(lengths) {
+            all.extend(self.floats(&name(part), length)?);
+        }
+        Ok(Some(upload_floats(self.session, &all)?))
+    }
+
+    fn unit(&self, config: &ModelConfig, layer: u64) -> Result<UnitWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let (hidden, inner) = (config.hidden, config.feed_forward);
+        if let Some(chosen) = config.experts
+            && (inner == 0 || self.has(&name("ffn_gate_inp")) || !self.has(&name("ffn_down")))
+        {
+            let experts = self.experts(config, chosen, layer)?;
+            return Ok(UnitWeights::Experts(Box::new(experts)));
+        }
+        let [gate, up] = match self.has(&name("ffn_gate")) {
+            true => [
+                self.matrix(&name("ffn_gate"), hidden, Some(inner))?,
+                self.matrix(&name("ffn_up"), hidden, Some(inner))?,
+            ],
+            // Both in one.
+            false => {
+                let both = self.matrix(&name("ffn_up"), hidden, Some(2 * inner));
+                both.map_err(|error| match self.has(&name("ffn_up")) {
+                    true => unsupported(
+                        format!("the file does not have {}, and {error}", name("ffn_gate")),
+                        "a file that has all tensors of its architecture",
+                    ),
+                    false => error,
+                })?
+                .parted(inner)
+            }
         };
-        let matrix = |part: &str, inputs, outputs| {
-            self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
-        };
-        let vector = |part: &str, length| self.vector(&name(part), length);
-        let biases = match config.spec.has_biases || self.has(&name("attn_q.bias")) {
+        Ok(UnitWeights::Dense(Box::new([
+            self.joined(&[gate])?,
+            self.joined(&[up])?,
+            self.single(&name("ffn_down"), inner, Some(hidden))?,
+        ])))
+    }
+
+    fn experts(
+        &self,
+        config: &ModelConfig,
+        chosen: ExpertConfig,
+        layer: u64,
+    ) -> Result<ExpertWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (hidden, inner, count) = (config.hidden, chosen.feed_forward, chosen.count);
+        let parts = [
+            ("ffn_gate_exps", hidden, inner),
+            ("ffn_up_exps", hidden, inner),
+            ("ffn_down_exps", inner, hidden),
+        ];
+        let [gate, up, down] = parts.map(|(part, inputs, outputs)| {
+            let name = name(&format!("{part}.weight"));
+            let matrices = self
+                .tensors
+                .matrices(&name, Some(count), inputs, Some(outputs));
+            self.of_experts(matrices?)
+        });
+        let is_biased = config.spec.biases == BiasedProducts::All;
+        let biases = match is_biased || self.has(&name("ffn_gate_exps.bias")) {
             true => {
-                let mut all = Vec::new();
-                for (part, length) in [("q", of_q), ("k", of_k), ("v", of_v)] {
-                    all.extend(self.floats(&name(&format!("attn_{part}.bias")), length)?);
-                }
-                Some(upload_floats(self.session, &all)?)
+                let [gate, up, down] = parts.map(|(part, _, outputs)| {
+                    let bias = self.vector(&name(&format!("{part}.bias")), count * outputs)?;
+                    bias.reshape(&[count, outputs])
+                });
+                Some([gate?, up?, down?])
             }
             false => None,
         };
-        let head_norms = match config.spec.has_head_norms {
-            true => Some([
-                vector("attn_q_norm.weight", config.key_length)?,
-                vector("attn_k_norm.weight", config.key_length)?,
-            ]),
+        let shared = match self.has(&name("ffn_gate_shexp.weight")) {
+            true => {
+                let single = |part: &str, inputs, outputs| {
+                    self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
+                };
+                Some([
+                    single("ffn_gate_shexp", hidden, inner)?,
+                    single("ffn_up_shexp", hidden, inner)?,
+                    single("ffn_down_shexp", inner, hidden)?,
+                ])
+            }
+            false if config.spec.weighting == ExpertWeighting::SigmoidBefore => {
+                return Err(self.tensors.missing(&name("ffn_gate_shexp.weight")));
+            }
             false => None,
         };
-        Ok(LayerWeights {
-            attention_norm: vector("attn_norm.weight", hidden)?,
-            attention: self.upload(&[
-                file("attn_q", hidden, of_q)?,
-                file("attn_k", hidden, of_k)?,
-                file("attn_v", hidden, of_v)?,
-            ])?,
+        Ok(ExpertWeights {
+            shared,
+            chosen,
+            router: self.single(&name("ffn_gate_inp.weight"), hidden, Some(count))?,
+            router_bias: self.optional(&name("ffn_gate_inp.bias"), count, is_biased)?,
+            gate: gate?,
+            up: up?,
+            down: down?,
             biases,
-            head_norms,
-            out: matrix("attn_output", values, hidden)?,
-            unit_norm: vector("ffn_norm.weight", hidden)?,
-            gate: matrix("ffn_gate", hidden, config.feed_forward)?,
-            up: matrix("ffn_up", hidden, config.feed_forward)?,
-            down: matrix("ffn_down", config.feed_forward, hidden)?,
+        })
+    }
+
+    fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (spec, hidden) = (&config.spec, config.hidden);
+        let values = config.heads * config.value_length;
+        let norm = |part: &str, length| self.vector(&name(&format!("{part}.weight")), length);
+        let norms = |parts: [&str; 2], length| -> Result<[DeviceTensor; 2]> {
+            Ok([norm(parts[0], length)?, norm(parts[1], length)?])
+        };
+        let head_norms = ["attn_q_norm", "attn_k_norm"];
+        let post_norms = ["post_attention_norm", "post_ffw_norm"];
+        let is_biased = spec.biases == BiasedProducts::All;
+        Ok(LayerWeights {
+            attention_norm: norm("attn_norm", hidden)?,
+            attention: self.attention(config, layer)?,
+            biases: self.attention_biases(config, layer)?,
+            head_norms: match config.head_norms_of(layer) {
+                HeadNorms::Weighted => Some(norms(head_norms, config.key_length)?),
+                HeadNorms::Plain { .. } => {
+                    let ones = vec![1.0; config.key_length as usize];
+                    let ones = upload_floats(self.session, &ones)?;
+                    Some([ones.clone(), ones])
+                }
+                HeadNorms::None => None,
+            },
+            sinks: match spec.has_sinks {
+                true => Some(norm("attn_sinks", config.heads)?),
+                false => None,
+            },
+            out: self.single(&name("attn_output.weight"), values, Some(hidden))?,
+            out_bias: self.optional(&name("attn_output.bias"), hidden, is_biased)?,
+            unit_norm: norm(spec.unit_norm, hidden)?,
+            unit: self.unit(config, layer)?,
+            post_norms: match spec.has_post_norms {
+                true => Some(norms(post_norms, hidden)?),
+                false => None,
+            },
         })
     }
 }
 
+/// Elements of all queries, keys and values of a token.
+fn of_heads(config: &ModelConfig) -> [u64; 3] {
+    let shared = config.shared_heads;
+    [
+        config.heads * config.key_length,
+        shared * config.key_length,
+        shared * config.value_length,
+    ]
+}
+
 impl DecoderWeights {
-    /// Uploads the weights of a model; `progress` gets the bytes that are there behind each layer.
+    /// Uploads the weights of a model for requests of that context; `progress` gets the bytes that
+    /// are there behind each layer.
     pub(crate) fn load(
         tensors: ModelTensors<'_>,
-        config: &ModelConfig,
+        context: u64,
         session: &Session,
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
+        let config = tensors.config();
         let loader = WeightLoader { tensors, session };
         tensors.prefetch(0);
         let embedding = loader.single("token_embd.weight", config.hidden, None)?;
@@ -202,14 +393,17 @@ impl DecoderWeights {
             layers.push(loader.layer(config, layer)?);
             progress(session.held_bytes());
         }
-        let (frequencies, magnitude) = config.rotary.frequencies();
+        let rotaries = config.rotaries.iter().map(|rotary| {
+            let (frequencies, magnitude) = rotary.frequencies(context);
+            Ok((upload_floats(session, &frequencies)?, magnitude))
+        });
+        let rotaries: Result<Vec<(DeviceTensor, f64)>> = rotaries.collect();
         Ok(Self {
             embedding,
             layers,
             norm: loader.vector("output_norm.weight", config.hidden)?,
             head,
-            frequencies: upload_floats(session, &frequencies)?,
-            magnitude,
+            rotaries: rotaries?,
             vocabulary,
         })
     }

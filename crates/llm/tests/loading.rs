@@ -51,6 +51,8 @@ fn loading_holds_a_small_part_of_the_file_in_host_memory() {
         head_length: 64,
         feed_forward: 1024,
         vocabulary: 32_768,
+        experts: None,
+        window: 0,
         context: 64,
         is_tied: false,
     };

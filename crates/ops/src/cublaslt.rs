@@ -180,6 +180,9 @@ pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
     let d = matrix("the result", &result, all)?;
     let mut spec = ProductSpec::new(math, a, b, d);
     if let [bias, ..] = rest {
+        if bias.dtype() != d.dtype {
+            return Err(format!("a bias of {} for {}", bias.dtype(), d.dtype));
+        }
         if !bias.is_contiguous() || d.order != MatrixOrder::Row {
             return Err("the bias does not lie along the result's rows".to_owned());
         }

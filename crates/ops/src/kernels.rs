@@ -229,6 +229,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.block"),
     ),
     native(
+        "cuda.expert",
+        "fixed by the number of elements of a row",
+        "f32",
+        true,
+        |row| has_native(row, "cuda.expert"),
+        |request| check_native(request, "cuda.expert"),
+    ),
+    native(
         "cuda.random",
         "elements are independent",
         "f32 for floats, f64 for f64",

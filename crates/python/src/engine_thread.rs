@@ -171,8 +171,12 @@ impl ActiveStream<'_> {
     /// Takes a token; returns whether the engine has to be stopped for it.
     fn push(&mut self, event: GenerationEvent) -> bool {
         let mut text = String::new();
-        let is_end = event.finished == Some(FinishReason::End);
-        if !is_end {
+        // Of a failed one there is none.
+        let has_text = !matches!(
+            event.finished,
+            Some(FinishReason::End | FinishReason::Failed)
+        );
+        if has_text {
             self.detokenizer.push(event.token, &mut text);
         }
         if event.finished.is_some() {
@@ -187,15 +191,17 @@ impl ActiveStream<'_> {
                 Some(match finished {
                     FinishReason::End => StreamEnd::Token,
                     FinishReason::Length => StreamEnd::Length,
+                    FinishReason::Failed => StreamEnd::Failed(Arc::new(LlmError::NotNumbers)),
                 })
             }
             (None, None) => None,
         };
         self.slot.change(|state| {
             state.reused_tokens = event.reused_tokens;
-            state
-                .tokens
-                .push((event.token, event.log_probability, event.top));
+            if event.finished != Some(FinishReason::Failed) {
+                let row = (event.token, event.log_probability, event.top);
+                state.tokens.push(row);
+            }
             if !decided.is_empty() {
                 state.parts.push_back(decided);
             }

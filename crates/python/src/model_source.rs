@@ -35,7 +35,7 @@ pub(crate) struct LoadSettings {
     context: Option<u64>,
     cache_tokens: Option<u64>,
     requests: u64,
-    batch_tokens: u64,
+    batch_tokens: Option<u64>,
     kv_type: String,
 }
 
@@ -258,6 +258,7 @@ impl PyModelFiles {
             batch_tokens: settings.batch_tokens,
             cached,
             graphs: None,
+            wide_products: None,
         };
         let progress = progress.map(SharedPyObject::new);
         let (runtime, file) = (runtime.shared(), Arc::clone(&self.file));

@@ -89,7 +89,7 @@ impl<'t> ActiveAnswer<'t> {
                 decided.push_str(&self.matcher.finish());
                 Some(match finish {
                     TokenFinish::End => AnswerReason::Token,
-                    TokenFinish::Length => AnswerReason::Length,
+                    TokenFinish::Length | TokenFinish::Failed => AnswerReason::Length,
                 })
             }
             (None, None) => None,
@@ -229,6 +229,14 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
     /// Passes a token on to its request.
     fn take(&mut self, chosen: GeneratedToken<E::Id>) {
         let (id, cached) = (chosen.request, chosen.cached_tokens);
+        if chosen.finished == Some(TokenFinish::Failed) {
+            if let Some(answer) = self.active.remove(&id) {
+                self.metrics.failed.fetch_add(1, Relaxed);
+                let reason = "the model computes what are no numbers".to_owned();
+                answer.send(AnswerEvent::Failed(reason));
+            }
+            return;
+        }
         let Some(answer) = self.active.get_mut(&id) else {
             return;
         };

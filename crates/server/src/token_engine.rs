@@ -56,6 +56,8 @@ pub enum TokenFinish {
     End,
     /// By its number of tokens, or the context.
     Length,
+    /// By a failure of this request alone. There is no token.
+    Failed,
 }
 
 /// A token with the logarithm of its probability.

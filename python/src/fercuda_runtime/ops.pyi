@@ -642,6 +642,19 @@ def geglu(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Arra
 def geglu_tanh(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
     """x gelu_tanh(gate)."""
 
+def swiglu_clamped(
+    x: _Array,
+    gate: SupportsDLPack,
+    *,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """(x + 1) gate sigmoid(alpha gate), of a gate not above the limit and x within it."""
+
+def soft_limit(x: _Array, *, limit: float = 30.0, **options: Unpack[_Options]) -> _Array:
+    """limit tanh(x / limit)."""
+
 def relu6_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
     """gradient of relu6 at x."""
 
@@ -1906,6 +1919,40 @@ def quantised_embedding(
 ) -> _Array:
     """elements of the rows of blocks w[rows, bytes] that the index chooses; zeros for an index
     outside; f32 without `to`."""
+
+def expert_linear(
+    x: _Array,
+    w: SupportsDLPack,
+    index: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x w[index]^T + bias[index] of w[experts, outputs, inputs], for each choice index[.., choices]
+    of a token; x has a row for each token or each choice; zeros for a choice of no expert."""
+
+def quantised_expert_linear(
+    x: _Array,
+    w: SupportsDLPack,
+    index: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    *,
+    format: Literal['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'q4_0',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """expert_linear of blocks w[experts, outputs, bytes], each product as quantised_linear."""
+
+def quantised_expert_swiglu(
+    x: _Array,
+    gate: SupportsDLPack,
+    up: SupportsDLPack,
+    index: SupportsDLPack,
+    *,
+    format: Literal['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'q4_0',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """silu(x gate[index]^T) (x up[index]^T), each product as quantised_expert_linear."""
 
 def gather(
     x: _Array,

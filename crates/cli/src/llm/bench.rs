@@ -173,7 +173,7 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
     let most = |all: &[u32]| all.iter().copied().max().unwrap_or_default();
     let each = most(&args.depths) + most(&args.prompts).max(most(&args.generated)) + 2;
     let config = EngineConfig {
-        batch_tokens: args.batch.into(),
+        batch_tokens: Some(args.batch.into()),
         requests: args.parallel.into(),
         context: Some(u64::from(each).next_multiple_of(16)),
         cache_tokens: Some(u64::from(each).next_multiple_of(16) * u64::from(args.parallel)),

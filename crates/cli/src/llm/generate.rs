@@ -90,6 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             finish: match generated.finished {
                 Some(FinishReason::End) => "end",
                 Some(FinishReason::Length) => "length",
+                Some(FinishReason::Failed) => "failed",
                 None => "interrupted",
             },
             prompt_tokens,

@@ -129,6 +129,7 @@ impl TokenEngine for ServedEngine {
             finished: event.finished.map(|it| match it {
                 FinishReason::End => TokenFinish::End,
                 FinishReason::Length => TokenFinish::Length,
+                FinishReason::Failed => TokenFinish::Failed,
             }),
         });
         Ok(chosen.collect())
@@ -195,7 +196,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let server = Server::bind(config)?;
     let loaded = args.model.load_with(EngineConfig {
         requests: args.parallel,
-        batch_tokens: args.parallel.max(EngineConfig::default().batch_tokens),
         cache_tokens: args.cache_tokens,
         ..EngineConfig::default()
     })?;

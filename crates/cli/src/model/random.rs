@@ -20,7 +20,9 @@ use crate::terminal::{bytes, plain};
 For measurements without the real weights: times and memory are those of the
 model, its text is noise. Its tokens are bytes.
 
-Shapes: tiny, smollm2-135m, qwen3-4b, qwen3-8b, llama3-8b.
+Shapes: tiny, tiny-qwen3moe, tiny-gemma3, tiny-gpt-oss, tiny-llama4,
+tiny-phi3, smollm2-135m, qwen3-4b, qwen3-8b, llama3-8b, qwen3-30b-a3b,
+gemma3-4b, gpt-oss-20b, phi4-mini.
 
 Exit status: 0, or 2 when OUT cannot be written.
 

@@ -1,17 +1,13 @@
-//! Qwen2 and 2.5, which have biases, and Qwen3, which has norms of heads.
+//! Qwen2 and 2.5, which have biases, and Qwen3, which has norms of heads, with experts or without.
 
-use super::spec::DecoderSpec;
+use super::spec::{BiasedProducts, DecoderSpec, HeadNorms, PLAIN};
 
 pub(super) const SECOND: DecoderSpec = DecoderSpec {
-    pairs: "halves",
-    has_biases: true,
-    has_head_norms: false,
-    has_window: false,
-    unit: "swiglu",
+    biases: BiasedProducts::Attention,
+    ..PLAIN
 };
 
 pub(super) const THIRD: DecoderSpec = DecoderSpec {
-    has_biases: false,
-    has_head_norms: true,
-    ..SECOND
+    head_norms: HeadNorms::Weighted,
+    ..PLAIN
 };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::engine::{config, prompt, request, run, runtime, sizes};
-use crate::model::TinyModel;
+use crate::model::{TinyModel, TinySizes, TinyTensor};
 
 /// A tensor of a checkpoint: its name, type, shape and bytes.
 type FileTensor = (String, &'static str, Vec<usize>, Vec<u8>);
@@ -79,7 +79,13 @@ fn tensors(model: &mut TinyModel, dtype: Dtype, name: &'static str) -> Vec<FileT
     let sizes = model.sizes.clone();
     let is_turned = |name: &str| name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight");
     let mut all = Vec::new();
-    for (own, shape, values) in &mut model.tensors {
+    for TinyTensor {
+        name: own,
+        shape,
+        values,
+        ..
+    } in &mut model.tensors
+    {
         *values = decoded(dtype, &encoded(dtype, values));
         let there = match sizes.architecture == "llama" && is_turned(own) {
             true => in_halves(values, sizes.hidden, sizes.length),
@@ -124,7 +130,7 @@ fn configuration(model: &TinyModel, model_type: &str) -> Value {
         "rope_theta": 10000.0,
         "rope_scaling": null,
         "sliding_window": null,
-        "tie_word_embeddings": model.tensors.iter().all(|it| it.0 != "output.weight"),
+        "tie_word_embeddings": model.tensors.iter().all(|it| it.name != "output.weight"),
         "torch_dtype": "float32",
     })
 }
@@ -177,6 +183,31 @@ fn checkpoints_of_each_architecture_equal_the_reference() {
     }
 }
 
+#[test]
+fn windows_of_some_layers_equal_the_reference() {
+    let mut random = fercuda_trials::rng();
+    for is_listed in [false, true] {
+        let sizes = TinySizes {
+            window: 12,
+            pattern: Some(vec![false, true]),
+            ..sizes("qwen2")
+        };
+        let mut model = TinyModel::random(&mut random, sizes);
+        let tensors = tensors(&mut model, Dtype::F32, "F32");
+        let mut config = configuration(&model, "qwen2");
+        config["use_sliding_window"] = json!(true);
+        config["sliding_window"] = json!(12);
+        match is_listed {
+            true => config["layer_types"] = json!(["full_attention", "sliding_attention"]),
+            false => config["max_window_layers"] = json!(1),
+        }
+        let folder = folder(&tensors, &config, 1);
+        let mut engine = load(folder.path(), "windows").unwrap();
+        let tokens = prompt(&mut random, 37);
+        run(&mut engine, &model, vec![request(&tokens, 3)]);
+    }
+}
+
 /// Differences of probabilities that rounding of activations makes.
 fn check_near(engine: &mut Engine, model: &TinyModel, tokens: &[u32], most: f64) {
     let wanted = model.log_probabilities(tokens);
@@ -214,7 +245,13 @@ fn weights_of_eight_bits_with_scales_of_blocks_are_unpacked() {
     let mut model = TinyModel::random(&mut random, sizes("llama"));
     let mut all = Vec::new();
     let sizes = model.sizes.clone();
-    for (own, shape, values) in &mut model.tensors {
+    for TinyTensor {
+        name: own,
+        shape,
+        values,
+        ..
+    } in &mut model.tensors
+    {
         let is_packed = own.starts_with("blk.") && shape.len() == 2;
         if !is_packed {
             all.push((
@@ -300,14 +337,15 @@ fn what_is_not_supported_is_named() {
         ),
         ("hidden_size", json!("many"), "hidden_size is \"many\""),
         ("hidden_size", json!(32), "[any, 32]"),
-        ("head_dim", json!(16_777_216), "free"),
+        ("head_dim", json!(1 << 21), "free"),
+        ("head_dim", json!(16_777_216), "6 heads of 16777216"),
         ("rope_scaling", json!({"type": "su"}), "scaled by \"su\""),
         ("rope_scaling", json!({"type": "linear"}), "without factor"),
         ("rope_theta", json!(-1.0), "the base -1"),
         (
             "rope_scaling",
-            json!({"rope_type": "yarn", "factor": 2, "beta_fast": 64}),
-            "beta_fast is 64",
+            json!({"rope_type": "yarn", "factor": 2, "beta_fast": 0}),
+            "beta_fast is 0",
         ),
     ] {
         let error = refused(&tensors, &[(key, value)]);
@@ -316,13 +354,13 @@ fn what_is_not_supported_is_named() {
     let window = [
         ("use_sliding_window", json!(true)),
         ("sliding_window", json!(16)),
-        ("max_window_layers", json!(1)),
+        ("layer_types", json!(["full_attention"])),
     ];
     let error = refused(&tensors, &window);
-    assert!(error.contains("1 of 2 layers have a window"), "{error}");
+    assert!(error.contains("layer_types has 1 of 2 layers"), "{error}");
     let mut biased = tensors.clone();
-    let bias = "model.layers.0.self_attn.o_proj.bias".to_owned();
-    biased.push((bias.clone(), "F32", vec![24], vec![0; 96]));
+    let bias = "model.layers.0.mlp.up_proj.bias".to_owned();
+    biased.push((bias.clone(), "F32", vec![40], vec![0; 160]));
     let error = refused(&biased, &[]);
     assert!(error.contains(&bias), "{error}");
     let headless: Vec<FileTensor> = tensors

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use fercuda_llm::{
-    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
+    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, SHAPES,
     SamplerConfig,
 };
-use fercuda_modelfile::ModelFile;
+use fercuda_modelfile::{ModelFile, TensorType};
 use fercuda_runtime::{Runtime, RuntimeConfig};
-use fercuda_tensor::Dtype;
+use fercuda_tensor::{BlockFormat, Dtype};
 
 use crate::model::{TinyModel, TinySizes};
 
@@ -30,13 +30,91 @@ pub(crate) fn sizes(architecture: &'static str) -> TinySizes {
         inner: 40,
         vocabulary: 50,
         context: 96,
+        ..TinySizes::default()
     }
+}
+
+/// Sizes of each architecture, of models that have all that is special in it.
+fn architectures() -> Vec<(&'static str, TinySizes)> {
+    let experts = Some([7, 3, 20]);
+    let windows = |architecture, layers| TinySizes {
+        layers,
+        window: 12,
+        ..sizes(architecture)
+    };
+    vec![
+        ("llama", sizes("llama")),
+        ("qwen2", sizes("qwen2")),
+        ("qwen3", sizes("qwen3")),
+        (
+            "qwen3moe",
+            TinySizes {
+                experts,
+                ..sizes("qwen3moe")
+            },
+        ),
+        ("gemma", sizes("gemma")),
+        ("gemma2", windows("gemma2", 3)),
+        ("gemma3", windows("gemma3", 7)),
+        (
+            "gemma3 pattern",
+            TinySizes {
+                pattern: Some(vec![false, true, false]),
+                ..windows("gemma3", 3)
+            },
+        ),
+        (
+            "gpt-oss",
+            TinySizes {
+                experts,
+                ..windows("gpt-oss", 3)
+            },
+        ),
+        (
+            "phi3",
+            TinySizes {
+                has_divisors: true,
+                ..sizes("phi3")
+            },
+        ),
+        (
+            "phi3 short",
+            TinySizes {
+                has_divisors: true,
+                context: 60,
+                ..sizes("phi3")
+            },
+        ),
+        ("mistral", windows("llama", 2)),
+        (
+            "llama3",
+            TinySizes {
+                has_divisors: true,
+                ..sizes("llama")
+            },
+        ),
+        (
+            "llama4",
+            TinySizes {
+                layers: 4,
+                experts: Some([5, 1, 20]),
+                ..sizes("llama4")
+            },
+        ),
+        (
+            "mixtral",
+            TinySizes {
+                experts,
+                ..sizes("llama")
+            },
+        ),
+    ]
 }
 
 pub(crate) fn config(name: &str) -> EngineConfig {
     EngineConfig {
         session: name.to_owned(),
-        batch_tokens: 16,
+        batch_tokens: Some(16),
         requests: 4,
         cached: Dtype::F32,
         ..EngineConfig::default()
@@ -114,23 +192,102 @@ pub(crate) fn run(
 #[test]
 fn probabilities_of_each_architecture_equal_the_reference() {
     let mut random = fercuda_trials::rng();
-    for architecture in ["llama", "qwen2", "qwen3"] {
-        let model = TinyModel::random(&mut random, sizes(architecture));
+    for (name, sizes) in architectures() {
+        println!("{name}");
+        let model = TinyModel::random(&mut random, sizes);
         let config = EngineConfig {
-            graphs: Some(architecture == "qwen2"),
-            ..config(architecture)
+            graphs: Some(matches!(name, "qwen2" | "qwen3moe" | "gpt-oss")),
+            ..config(name)
         };
         let mut engine = engine(&model, &config);
         // One longer than a step, one of a token.
-        for length in [37, 1] {
-            let tokens = prompt(&mut random, length);
+        let first = prompt(&mut random, 37);
+        for tokens in [first.clone(), prompt(&mut random, 1)] {
             let results = run(&mut engine, &model, vec![request(&tokens, 5)]);
-            assert_eq!(results[0].len(), length + 5);
+            assert_eq!(results[0].len(), tokens.len() + 5);
         }
+        // Two at once, of which one begins with two blocks that are kept.
+        let mut again = first[..34].to_vec();
+        again.push((first[34] + 1) % 50);
+        let before = engine.computed_tokens();
+        let others = vec![request(&again, 4), request(&prompt(&mut random, 11), 3)];
+        run(&mut engine, &model, others);
+        let computed = engine.computed_tokens() - before;
+        assert_eq!(computed, (35 - 32 + 3) + (11 + 2), "{name}");
         let session = engine.session().clone();
         drop(engine);
         session.close().unwrap();
         assert_eq!(session.held_bytes(), 0);
+    }
+}
+
+/// Experts in blocks, whose products round what they are multiplied with to 8 bits. All are chosen:
+/// else such a rounding may change the choice.
+#[test]
+fn experts_in_blocks_are_near_the_reference() {
+    let mut random = fercuda_trials::rng();
+    for (architecture, format) in [
+        ("gpt-oss", BlockFormat::MXFP4),
+        ("qwen3moe", BlockFormat::Q8_0),
+    ] {
+        let sizes = TinySizes {
+            hidden: 64,
+            experts: Some([4, 4, 32]),
+            blocks: Some(format),
+            window: if architecture == "gpt-oss" { 12 } else { 0 },
+            ..sizes(architecture)
+        };
+        let model = TinyModel::random(&mut random, sizes);
+        let mut engine = engine(&model, &config(&format!("{architecture} in blocks")));
+        let tokens = prompt(&mut random, 30);
+        let (mut behind, mut off) = (tokens.clone(), 0f64);
+        engine
+            .generate(request(&tokens, 6), |event| {
+                let wanted = model.log_probabilities(&behind);
+                for (token, own) in &event.top {
+                    off = off.max((f64::from(*own) - wanted[*token as usize]).abs());
+                }
+                behind.push(event.token);
+                true
+            })
+            .unwrap();
+        println!("{architecture}: {off}");
+        // An activation is off by at most 1 / 254 of the largest of its block.
+        assert!(off < 0.1, "{architecture}: {off}");
+    }
+}
+
+/// Models of the generator have all tensors of their architecture.
+#[test]
+fn random_models_of_tiny_shapes_generate() {
+    let mut random = fercuda_trials::rng();
+    let tiny = SHAPES.iter().filter(|it| it.name.starts_with("tiny"));
+    for shape in tiny {
+        let kind = match shape.architecture {
+            "gpt-oss" => TensorType::Block(BlockFormat::MXFP4),
+            "qwen3moe" => TensorType::Scalar(Dtype::Bf16),
+            _ => TensorType::Block(BlockFormat::Q8_0),
+        };
+        let mut bytes = Vec::new();
+        shape
+            .write(&mut bytes, kind, random.u64(..), |_, _| {})
+            .unwrap();
+        let file = ModelFile::from_bytes(Path::new("tiny.gguf"), bytes).unwrap();
+        let config = EngineConfig {
+            context: Some(64),
+            ..config(shape.name)
+        };
+        let mut engine = Engine::load(runtime(), &file, &config, |_, _| {}).unwrap();
+        let mut own = request(&prompt(&mut random, 2), 2);
+        own.top = None;
+        let mut count = 0;
+        engine
+            .generate(own, |_| {
+                count += 1;
+                true
+            })
+            .unwrap();
+        assert_eq!(count, 2, "{}", shape.name);
     }
 }
 
@@ -309,9 +466,142 @@ fn files_that_are_no_such_model_are_refused() {
     let mut other = TinyModel::random(&mut random, sizes("llama"));
     other.sizes.layers = 3;
     let error = refused(other.file());
-    assert!(error.contains("blk.2."), "{error}");
+    let wanted = "does not have blk.2.attn_norm.weight, which llama needs";
+    assert!(error.contains(wanted), "{error}");
+    for (architecture, tensor) in [
+        ("gpt-oss", "blk.1.attn_sinks.weight"),
+        ("gpt-oss", "blk.0.ffn_up_exps.bias"),
+        ("gpt-oss", "blk.0.attn_output.bias"),
+        ("qwen3moe", "blk.1.ffn_gate_inp.weight"),
+        ("gemma3", "blk.0.post_ffw_norm.weight"),
+        ("llama4", "blk.1.ffn_gate_shexp.weight"),
+        ("phi3", "blk.0.ffn_up.weight"),
+    ] {
+        let experts =
+            matches!(architecture, "gpt-oss" | "qwen3moe" | "llama4").then_some([3, 2, 8]);
+        let own = TinySizes {
+            experts,
+            ..sizes(architecture)
+        };
+        let other = TinyModel::random(&mut random, own).without(tensor);
+        let error = refused(other.file());
+        let wanted = format!("does not have {tensor}, which {architecture} needs");
+        assert!(error.contains(&wanted), "{error}");
+    }
+    let mut refused_by = |own: TinySizes| refused(TinyModel::random(&mut random, own).file());
+    let flagged = TinySizes {
+        experts: Some([4, 2, 8]),
+        flags: vec![("expert_weights_norm", false)],
+        ..sizes("qwen3moe")
+    };
+    let error = refused_by(flagged);
+    assert!(
+        error.contains("qwen3moe.expert_weights_norm is false"),
+        "{error}"
+    );
+    let beyond = TinySizes {
+        experts: Some([4, 5, 8]),
+        ..sizes("qwen3moe")
+    };
+    let error = refused_by(beyond);
+    assert!(
+        error.contains("qwen3moe.expert_used_count is 5, not 1 to 4"),
+        "{error}"
+    );
+    let mut other = TinyModel::random(&mut random, sizes("gemma2"));
+    other.sizes.pattern = Some(vec![true]);
+    let error = refused(other.file());
+    let wanted = "sliding_window_pattern is no period and no list of 2";
+    assert!(error.contains(wanted), "{error}");
     let mut other = TinyModel::random(&mut random, sizes("llama"));
     other.sizes.heads = 5;
     let error = refused(other.file());
     assert!(error.contains("5 heads are no multiple of 2"), "{error}");
+}
+
+/// The tiny shape in a type, as a file.
+fn random_file(kind: TensorType) -> Vec<u8> {
+    let shape = SHAPES.iter().find(|it| it.name == "tiny").unwrap();
+    let mut file = Vec::new();
+    shape.write(&mut file, kind, 11, |_, _| {}).unwrap();
+    file
+}
+
+/// Log-probabilities of the tokens that the f32 model likes most behind a prompt.
+fn first_chances(file: Vec<u8>, config: &EngineConfig, tokens: &[u32]) -> HashMap<u32, f32> {
+    let file = ModelFile::from_bytes(Path::new("tiny.gguf"), file).unwrap();
+    let mut engine = Engine::load(runtime(), &file, config, |_, _| {}).unwrap();
+    let request = GenerationRequest {
+        top: Some(512),
+        ..request(tokens, 1)
+    };
+    let mut chances = HashMap::new();
+    engine
+        .generate(request, |event| {
+            chances.extend(event.top.iter().copied());
+            true
+        })
+        .unwrap();
+    chances
+}
+
+#[test]
+fn blocks_and_wider_weights_are_near_the_model_in_f32() {
+    let mut random = fercuda_trials::rng();
+    let tokens: Vec<u32> = (0..80).map(|_| random.u32(..500)).collect();
+    let wide = |wide_products| EngineConfig {
+        wide_products: Some(wide_products),
+        batch_tokens: Some(256),
+        ..config("wide")
+    };
+    let exact = first_chances(
+        random_file(TensorType::Scalar(Dtype::F32)),
+        &wide(false),
+        &tokens,
+    );
+    // What the weights lose by their type is the most of it.
+    let cases = [
+        ("Q8_0", Dtype::F16, 0.04),
+        ("Q4_K", Dtype::F16, 0.35),
+        ("F16", Dtype::F32, 0.004),
+        ("BF16", Dtype::Bf16, 0.025),
+    ];
+    for (kind, cached, most) in cases {
+        let file = random_file(kind.parse().unwrap());
+        for is_wide in [false, true] {
+            let config = EngineConfig {
+                cached,
+                ..wide(is_wide)
+            };
+            let own = first_chances(file.clone(), &config, &tokens);
+            let squares: f64 = exact
+                .iter()
+                .map(|(token, chance)| f64::from(chance - own[token]).powi(2))
+                .sum();
+            let off = (squares / exact.len() as f64).sqrt();
+            assert!(off < most, "{kind} wide {is_wide} cache {cached}: {off}");
+            println!("{kind} wide {is_wide} cache {cached}: {off}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_end_their_requests() {
+    let mut file = random_file(TensorType::Scalar(Dtype::F32));
+    // The last tensor is a matrix; all of its rows have one.
+    let end = file.len();
+    for at in (end - 4096..end).step_by(4) {
+        file[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    let file = ModelFile::from_bytes(Path::new("tiny.gguf"), file).unwrap();
+    let mut engine = Engine::load(runtime(), &file, &config("no numbers"), |_, _| {}).unwrap();
+    for top in [None, Some(1)] {
+        let request = GenerationRequest {
+            top,
+            ..request(&[1, 2, 3], 4)
+        };
+        let error = engine.generate(request, |_| true).unwrap_err();
+        assert!(error.to_string().contains("no numbers"), "{error}");
+        assert!(engine.is_idle());
+    }
 }

@@ -128,4 +128,16 @@ pub(super) const ROWS: &[OpRow] = &[
         "t = tanh(fma(gate * gate * 0.044715, gate, gate) * 0.7978845608028654); \
          x * (gate * 0.5 * (t + 1))",
         Each(|x, _| x[0] * gelu_tanh(x[1])), "x gelu_tanh(gate)"),
+    op!(Activation "swiglu_clamped" ("x", "gate") Floats { "alpha": 1.702, "limit": 7.0 }
+        "g = min(gate, {limit}); u = max(min(x, {limit}), 0 - {limit}); \
+         (u + 1) * (g * sigmoid(g * {alpha}))",
+        Each(|x, n| {
+            let (alpha, limit) = (n[0], n[1]);
+            let (g, u) = (least(x[1], limit), most(least(x[0], limit), -limit));
+            (u + 1.0) * (g * sigmoid(g * alpha))
+        }),
+        "(x + 1) gate sigmoid(alpha gate), of a gate not above the limit and x within it"),
+    op!(Activation "soft_limit" ("x") Floats { "limit": 30.0 }
+        "tanh(x / {limit}) * {limit}",
+        Each(|x, n| (x[0] / n[0]).tanh() * n[0]), "limit tanh(x / limit)"),
 ];

@@ -5,10 +5,12 @@ use fercuda_kernels::NativeProgram;
 use fercuda_kernels::attention::{
     self, AttentionNumbers, AttentionViews, MOST_HEAD_LENGTH, RotaryPairs,
 };
+use fercuda_kernels::head_inputs::{HeadNumbers, HeadViews, head_inputs};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::along::by_index;
 use super::approx::{Approx, ApproxType};
+use super::bounds::stored;
 use super::scalar::whole_number;
 use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters};
@@ -90,6 +92,38 @@ fn turned(t: ApproxType, angle: Approx, by: fn(f64) -> f64) -> Approx {
     turned.rounded(4.0)
 }
 
+/// An element of a head that is turned, by its elements, its position and the frequencies.
+fn rotated(
+    op: &OpParameters,
+    t: ApproxType,
+    (position, frequencies): (f64, &HostArray),
+    element: u64,
+    own: impl Fn(u64) -> Approx,
+) -> Approx {
+    let pairs = frequencies.shape[0];
+    if element >= 2 * pairs {
+        return own(element);
+    }
+    let (pair, is_second) = match pairs_of(op) {
+        RotaryPairs::Halves => (element % pairs, element >= pairs),
+        RotaryPairs::Adjacent => (element / 2, element % 2 == 1),
+    };
+    let other = match (pairs_of(op), is_second) {
+        (RotaryPairs::Halves, false) => element + pairs,
+        (RotaryPairs::Halves, true) => element - pairs,
+        (RotaryPairs::Adjacent, false) => element + 1,
+        (RotaryPairs::Adjacent, true) => element - 1,
+    };
+    let magnitude = t.number(op.number_of("magnitude"));
+    let angle = t.number(position) * t.exact(frequencies.at(&[pair]));
+    let sine = turned(t, angle, f64::sin) * magnitude;
+    let cosine = turned(t, angle, f64::cos) * magnitude;
+    match is_second {
+        true => own(other) * sine + own(element) * cosine,
+        false => own(element) * cosine - own(other) * sine,
+    }
+}
+
 fn rope_expected(
     op: &OpParameters,
     x: &[HostArray],
@@ -97,33 +131,161 @@ fn rope_expected(
 ) -> Vec<Vec<ExpectedElement>> {
     let (dtype, pairs) = (results[0].dtype(), x[2].shape[0]);
     let t = ApproxType::of(dtype);
-    let magnitude = t.number(op.number_of("magnitude"));
     by_index(&results[0], |index| {
-        let (token, element) = (index[0], index[2]);
+        let (token, head, element) = (index[0], index[1], index[2]);
         if element >= 2 * pairs {
             return (x[0].at(index), 0.0);
         }
-        let (pair, is_second) = match pairs_of(op) {
-            RotaryPairs::Halves => (element % pairs, element >= pairs),
-            RotaryPairs::Adjacent => (element / 2, element % 2 == 1),
-        };
-        let other = match (pairs_of(op), is_second) {
-            (RotaryPairs::Halves, false) => element + pairs,
-            (RotaryPairs::Halves, true) => element - pairs,
-            (RotaryPairs::Adjacent, false) => element + 1,
-            (RotaryPairs::Adjacent, true) => element - 1,
-        };
-        let angle = t.number(x[1].at(&[token])) * t.exact(x[2].at(&[pair]));
-        let sine = turned(t, angle, f64::sin) * magnitude;
-        let cosine = turned(t, angle, f64::cos) * magnitude;
-        let own = t.exact(x[0].at(index));
-        let other = t.exact(x[0].at(&[token, index[1], other]));
-        let value = match is_second {
-            true => other * sine + own * cosine,
-            false => own * cosine - other * sine,
-        };
-        value.stored(dtype)
+        let own = |element| t.exact(x[0].at(&[token, head, element]));
+        rotated(op, t, (x[1].at(&[token]), &x[2]), element, own).stored(dtype)
     })
+}
+
+// Heads on their way to attention.
+
+/// Heads of queries, by the layouts of what is projected and of the cache.
+fn query_heads(x: &Layout, k: &Layout, v: &Layout) -> Result<u64, Misfit> {
+    let [.., shared, length] = four(k, "k")?;
+    let [.., value_length] = four(v, "v")?;
+    let &[_, columns] = x.shape() else {
+        let what = format!("x is {:?}", x.shape());
+        return Err(Misfit::new(what, "x[tokens, elements of all heads]"));
+    };
+    let each = length.checked_add(*value_length);
+    let of_cache = each.and_then(|each| each.checked_mul(*shared));
+    let rest = of_cache.and_then(|own| columns.checked_sub(own));
+    match rest {
+        Some(rest) if *length > 0 && rest.is_multiple_of(*length) => Ok(rest / length),
+        _ => {
+            let what =
+                format!("x of {columns} columns for {shared} heads of {length} and {value_length}");
+            Err(Misfit::new(what, "heads of queries, of keys and of values"))
+        }
+    }
+}
+
+fn inputs_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let [x, position, frequency, index, k, v] = [0, 1, 2, 3, 4, 5].map(|at| &operands[at]);
+    let heads = query_heads(x, k, v)?;
+    let (tokens, length) = (x.shape()[0], k.shape()[3]);
+    if k.shape()[..3] != v.shape()[..3] || k.dtype() != v.dtype() {
+        let what = format!("k {k} and v {v}");
+        return Err(Misfit::new(what, "one type, and blocks, places and heads"));
+    }
+    for length in [length, v.shape()[3]] {
+        if !(1..=MOST_HEAD_LENGTH).contains(&length) {
+            let wanted = format!("1 to {MOST_HEAD_LENGTH} elements");
+            return Err(Misfit::new(format!("heads of {length}"), wanted));
+        }
+    }
+    of_tokens(position, "position", tokens)?;
+    of_tokens(index, "index", tokens)?;
+    check_f32(frequency, "frequency")?;
+    let frequencies = frequency.shape();
+    if !matches!(frequencies, [pairs] if pairs.saturating_mul(2) <= length) {
+        let what = format!("frequency is {frequencies:?} for heads of {length}");
+        return Err(Misfit::new(what, "one for each pair of elements at most"));
+    }
+    match &operands[6..] {
+        [] => {}
+        [q_norm, k_norm] if [q_norm, k_norm].iter().all(|it| it.shape() == [length]) => {}
+        norms => {
+            let shapes: Vec<&[u64]> = norms.iter().map(Layout::shape).collect();
+            let what = format!("norms of {shapes:?}");
+            return Err(Misfit::new(what, format!("two of [{length}], or none")));
+        }
+    }
+    let eps = op.number_of("eps");
+    if !(eps.is_finite() && eps >= 0.0) {
+        return Err(Misfit::new(format!("eps is {eps}"), "0 or more"));
+    }
+    Ok(vec![
+        (x.dtype(), vec![tokens, heads, length]),
+        (k.dtype(), k.shape().to_vec()),
+        (v.dtype(), v.shape().to_vec()),
+    ])
+}
+
+fn inputs(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let [x, position, frequency, slot, k, v] = [0, 1, 2, 3, 4, 5].map(|at| program.input(at));
+    let has_norms = program.operands() > 6;
+    let views = HeadViews {
+        x,
+        position,
+        frequency,
+        slot,
+        cache: [k, v],
+        norms: has_norms.then(|| [program.input(6), program.input(7)]),
+        q: program.output(0),
+        to: [program.output(1), program.output(2)],
+    };
+    let numbers = HeadNumbers {
+        pairs: pairs_of(op),
+        epsilon: op.number_of("eps"),
+        magnitude: op.number_of("magnitude"),
+    };
+    head_inputs(program, &views, numbers)
+}
+
+fn inputs_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (dtype, cached) = (results[0].dtype(), results[1].dtype());
+    let t = ApproxType::of(dtype);
+    let &[tokens, heads, length] = results[0].shape() else {
+        return Vec::new();
+    };
+    let [slots, shared] = [x[4].shape[0] * x[4].shape[1], x[4].shape[2]];
+    let value_length = x[5].shape[3];
+    // Elements of a head that starts at a column, by the norm's weights.
+    let head_of = |token: u64, first: u64, norm: Option<&HostArray>| -> Vec<Approx> {
+        let own: Vec<Approx> = (0..length)
+            .map(|d| t.exact(x[0].at(&[token, first + d])))
+            .collect();
+        let Some(norm) = norm else {
+            return own;
+        };
+        let squares = t.sum(own.iter().map(|it| *it * *it)) / t.number(length as f64);
+        let by = t.exact(1.0) / (squares + t.number(op.number_of("eps"))).sqrt();
+        let weighted = own.iter().zip(&norm.values);
+        weighted
+            .map(|(own, weight)| *own * by * t.exact(*weight))
+            .collect()
+    };
+    let turned = |token: u64, head: &[Approx], element: u64| {
+        let position = x[1].at(&[token]);
+        rotated(op, t, (position, &x[2]), element, |d| head[d as usize])
+    };
+    let mut queries = Vec::new();
+    for (token, head) in (0..tokens).flat_map(|it| (0..heads).map(move |head| (it, head))) {
+        let own = head_of(token, head * length, x.get(6));
+        queries.extend((0..length).map(|d| turned(token, &own, d).stored(dtype)));
+    }
+    let kept = |array: &HostArray| -> Vec<ExpectedElement> {
+        array.values.iter().map(|it| (*it, 0.0)).collect()
+    };
+    let (mut keys, mut values) = (kept(&x[4]), kept(&x[5]));
+    for token in 0..tokens {
+        let slot = x[3].at(&[token]);
+        if !(0.0..slots as f64).contains(&slot) {
+            continue;
+        }
+        for head in 0..shared {
+            let place = slot as u64 * shared + head;
+            let own = head_of(token, (heads + head) * length, x.get(7));
+            for d in 0..length {
+                keys[(place * length + d) as usize] = turned(token, &own, d).stored(cached);
+            }
+            let first = (heads + shared) * length + head * value_length;
+            for d in 0..value_length {
+                let value = t.exact(x[0].at(&[token, first + d])).rounded(2.0);
+                values[(place * value_length + d) as usize] = value.stored(cached);
+            }
+        }
+    }
+    vec![queries, keys, values]
 }
 
 // A cache.
@@ -189,6 +351,19 @@ fn window_of(op: &OpParameters) -> Result<u64, Misfit> {
     })
 }
 
+/// Whether queries and weights may be rounded to the cache's type.
+fn is_rounded(op: &OpParameters) -> bool {
+    op.choice_of("products") == "cached"
+}
+
+fn run_of(op: &OpParameters) -> Result<u64, Misfit> {
+    let run = whole_number(op, "run")?;
+    match u64::try_from(run) {
+        Ok(run) if run > 0 => Ok(run),
+        _ => Err(Misfit::new(format!("a run of {run}"), "1 token or more")),
+    }
+}
+
 fn attend_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [q, k, v, table, sequence, position] = [0, 1, 2, 3, 4, 5].map(|at| &operands[at]);
     let [tokens, heads, length] = three(q, "q")?;
@@ -234,6 +409,7 @@ fn attend_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
         }
     }
     window_of(op)?;
+    run_of(op)?;
     for name in ["scale", "limit", "max_bias"] {
         let number = op.number_of(name);
         if !number.is_finite() || name != "scale" && number < 0.0 {
@@ -250,8 +426,10 @@ fn attend(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         scale: scale_of(op, q.shape()[2]),
         limit: op.number_of("limit"),
         bias: op.number_of("max_bias"),
-        // The results' rule has accepted it.
+        // The results' rule has accepted both.
         window: window_of(op).unwrap_or_default(),
+        is_rounded: is_rounded(op),
+        run: run_of(op).unwrap_or(1),
     };
     let views = AttentionViews {
         q,
@@ -298,6 +476,18 @@ fn slope(bias: f64, heads: u64, head: u64) -> f64 {
     f64::exp2(-bias * exponent / own as f64)
 }
 
+/// A factor of a product of a 16-bit cache, which may be rounded to its type.
+fn factor_of(op: &OpParameters, cached: Dtype, mut value: Approx) -> Approx {
+    if is_rounded(op) && matches!(cached, Dtype::F16 | Dtype::Bf16) {
+        let (rounded, error) = stored(cached, value.value, 0.0);
+        value.error += error;
+        if !rounded.is_finite() {
+            value.error = f64::INFINITY;
+        }
+    }
+    value
+}
+
 fn attend_expected(
     op: &OpParameters,
     x: &[HostArray],
@@ -320,8 +510,8 @@ fn attend_expected(
             let of_keys = head / (heads / shared);
             let score = |(block, place, from): &(u64, u64, f64)| {
                 let products = (0..length).map(|d| {
-                    let query = t.exact(q.at(&[token, head, d])) * t.number(scale);
-                    query * t.exact(k.at(&[*block, *place, of_keys, d]))
+                    let query = factor_of(op, k.dtype, t.exact(q.at(&[token, head, d])));
+                    query * t.number(scale) * t.exact(k.at(&[*block, *place, of_keys, d]))
                 });
                 let mut score = t.sum(products);
                 if limit > 0.0 {
@@ -359,7 +549,8 @@ fn attend_expected(
                     .iter()
                     .zip(&weights)
                     .map(|((block, place, _), weight)| {
-                        *weight * t.exact(v.at(&[*block, *place, of_keys, d]))
+                        factor_of(op, v.dtype, *weight)
+                            * t.exact(v.at(&[*block, *place, of_keys, d]))
                     });
                 let value = t.sum(values);
                 all.push(match keys.is_empty() {
@@ -371,6 +562,14 @@ fn attend_expected(
     }
     vec![all]
 }
+
+const INPUT_TYPES: &[(&str, TypeClass)] = &[
+    ("position", TypeClass::Integers),
+    ("frequency", TypeClass::Floats),
+    ("index", TypeClass::Integers),
+    ("k", TypeClass::Floats),
+    ("v", TypeClass::Floats),
+];
 
 const ATTEND_TYPES: &[(&str, TypeClass)] = &[
     ("k", TypeClass::Floats),
@@ -392,9 +591,15 @@ pub(super) const ROWS: &[OpRow] = &[
         { typed: &[("rows", TypeClass::Floats)] }
         "cuda.attention", append_results, append, append_expected,
         "cache[blocks, places, heads, length] with the rows of tokens in the places that the index numbers through all blocks; in place, nothing else is copied"),
+    native!(Attention "attention_inputs" ("x", "position", "frequency", "index", "k", "v", "q_norm", "k_norm") Floats
+        { "eps": 1e-6, "magnitude": 1.0 } []
+        { optional: 2, typed: INPUT_TYPES, choices: &[("pairs", &["halves", "adjacent"])],
+          results: &["q", "k", "v"] }
+        "cuda.attention", inputs_results, inputs, inputs_expected,
+        "heads of x[tokens, those of queries, of keys and of values]: rms_norm of each of the first two by q_norm and k_norm, rope of them, and cache_append of the last two; the heads of queries, and the cache, in place or not"),
     native!(Attention "paged_attention" ("q", "k", "v", "table", "sequence", "position", "sinks") Floats
-        { "scale": 0.0, "limit": 0.0, "max_bias": 0.0, "window": 0.0 } []
-        { optional: 1, typed: ATTEND_TYPES }
+        { "scale": 0.0, "limit": 0.0, "max_bias": 0.0, "window": 0.0, "run": 1.0 } []
+        { optional: 1, typed: ATTEND_TYPES, choices: &[("products", &["exact", "cached"])] }
         "cuda.attention", attend_results, attend, attend_expected,
-        "values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each token up to its position in its sequence, whose blocks are a row of the table; limit is that of tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value"),
+        "values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each token up to its position in its sequence, whose blocks are a row of the table; limit is that of tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products of a 16-bit cache may round queries and weights to its type, on tensor cores; run is about how many tokens of a sequence follow one another, a hint"),
 ];

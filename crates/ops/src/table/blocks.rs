@@ -22,11 +22,11 @@ const FORMATS: &[&str] = &[
     "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs",
     "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0",
 ];
-const OF_FORMAT: &[(&str, &[&str])] = &[("format", FORMATS)];
+pub(super) const OF_FORMAT: &[(&str, &[&str])] = &[("format", FORMATS)];
 const OF_ACTIVATIONS: &[(&str, &[&str])] = &[("format", &["q8_0", "q8_1", "q8_k"])];
 
 /// The format that is chosen.
-fn format(op: &OpParameters) -> Result<BlockFormat, Misfit> {
+pub(super) fn format(op: &OpParameters) -> Result<BlockFormat, Misfit> {
     let name = op.choice_of("format");
     name.parse().map_err(|_| {
         let what = format!("there is no block format {name:?}");
@@ -35,7 +35,7 @@ fn format(op: &OpParameters) -> Result<BlockFormat, Misfit> {
 }
 
 /// The type of floats that it gives, or one by default.
-fn result_type(op: &OpParameters, default: Dtype) -> Result<Dtype, Misfit> {
+pub(super) fn result_type(op: &OpParameters, default: Dtype) -> Result<Dtype, Misfit> {
     let to = op.target().unwrap_or(default);
     match to.is_float() && to != Dtype::F64 {
         true => Ok(to),
@@ -47,7 +47,7 @@ fn result_type(op: &OpParameters, default: Dtype) -> Result<Dtype, Misfit> {
 }
 
 /// Elements of a row of so many bytes.
-fn elements(format: BlockFormat, bytes: u64) -> Result<u64, Misfit> {
+pub(super) fn elements(format: BlockFormat, bytes: u64) -> Result<u64, Misfit> {
     let of_block = format.bytes() as u64;
     let what = || format!("{bytes} bytes of a row are no whole blocks of {format}");
     match bytes % of_block {
@@ -64,7 +64,7 @@ fn elements(format: BlockFormat, bytes: u64) -> Result<u64, Misfit> {
     }
 }
 
-fn check_bytes(layout: &Layout, what: &str) -> Result<(), Misfit> {
+pub(super) fn check_bytes(layout: &Layout, what: &str) -> Result<(), Misfit> {
     match layout.dtype() {
         Dtype::U8 => Ok(()),
         dtype => Err(Misfit::new(
@@ -123,7 +123,7 @@ fn gated_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
 }
 
 /// What an op of a format that its rule of results has accepted adds.
-fn lowered(
+pub(super) fn lowered(
     op: &OpParameters,
     lower: impl FnOnce(BlockFormat) -> Result<(), KernelError>,
 ) -> RowLowering {
@@ -138,6 +138,7 @@ fn linear(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let views = BlockProduct {
         x: &x,
         weight: &weight,
+        choice: None,
         gate: None,
         bias: bias.as_ref(),
         residual: residual.as_ref(),
@@ -152,6 +153,7 @@ fn gated(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let views = BlockProduct {
         x: &x,
         weight: &up,
+        choice: None,
         gate: Some(&gate),
         bias: None,
         residual: None,
@@ -223,7 +225,7 @@ fn quantise(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
 
 // References.
 
-fn bytes_of(x: &HostArray) -> Vec<u8> {
+pub(super) fn bytes_of(x: &HostArray) -> Vec<u8> {
     x.values.iter().map(|value| *value as u8).collect()
 }
 
@@ -240,7 +242,7 @@ fn half_at(block: &[u8], at: usize) -> f64 {
 }
 
 /// A row of activations as a product has it.
-struct QuantisedRow {
+pub(super) struct QuantisedRow {
     /// Values that the codes stand for.
     values: Vec<f64>,
     /// By how much the sum of a block of 32 is off that of its values, for formats with a minimum.
@@ -280,7 +282,7 @@ fn quantised(kind: ActivationBlocks, row: &[f64]) -> QuantisedRow {
 }
 
 /// A row of a weight.
-struct WeightRow {
+pub(super) struct WeightRow {
     values: Vec<f64>,
     /// Magnitudes of what is subtracted from scaled codes.
     offsets: Vec<f64>,
@@ -288,7 +290,7 @@ struct WeightRow {
     minimums: Vec<f64>,
 }
 
-fn weight_row(format: BlockFormat, bytes: &[u8]) -> WeightRow {
+pub(super) fn weight_row(format: BlockFormat, bytes: &[u8]) -> WeightRow {
     let codes = match format {
         BlockFormat::Q4_1 => 4..20,
         BlockFormat::Q5_1 => 4..24,
@@ -318,7 +320,7 @@ fn weight_row(format: BlockFormat, bytes: &[u8]) -> WeightRow {
 }
 
 /// The sum of products, and the bound of its error.
-fn dot(x: &QuantisedRow, weight: &WeightRow) -> ExpectedElement {
+pub(super) fn dot(x: &QuantisedRow, weight: &WeightRow) -> ExpectedElement {
     if !x.is_finite {
         return (f64::NAN, 0.0);
     }
@@ -351,7 +353,7 @@ fn rows_of(format: BlockFormat, weight: &HostArray) -> Vec<WeightRow> {
         .collect()
 }
 
-fn quantised_rows(format: BlockFormat, x: &HostArray) -> Vec<QuantisedRow> {
+pub(super) fn quantised_rows(format: BlockFormat, x: &HostArray) -> Vec<QuantisedRow> {
     let (depth, outer) = match x.shape.split_last() {
         Some((depth, outer)) => (*depth as usize, outer.iter().product::<u64>() as usize),
         None => (0, 0),
@@ -386,7 +388,7 @@ fn linear_expected(
 }
 
 /// A value stored as a type; nothing is promised of one that is not finite, but of NaN by x.
-fn near(dtype: Dtype, value: f64, error: f64) -> ExpectedElement {
+pub(super) fn near(dtype: Dtype, value: f64, error: f64) -> ExpectedElement {
     match value.is_finite() {
         true => stored(dtype, value, error),
         false if value.is_nan() && error == 0.0 => (value, 0.0),
@@ -404,25 +406,32 @@ fn gated_expected(
     };
     let rows = quantised_rows(format, &x[0]);
     let (gates, ups) = (rows_of(format, &x[1]), rows_of(format, &x[2]));
-    let unit = unit_roundoff(Dtype::F32);
-    let element = |row: &QuantisedRow, gate: &WeightRow, up: &WeightRow| {
-        let ((gate, of_gate), (up, of_up)) = (dot(row, gate), dot(row, up));
-        let silu = gate * sigmoid(gate);
-        let value = up * silu;
-        // No slope of SiLU is above 1.1.
-        let (of_silu, size) = (1.1 * of_gate + 16.0 * unit * silu.abs(), up.abs() + of_up);
-        let error = of_up * silu.abs() + size * of_silu + 4.0 * unit * value.abs();
-        near(
-            dtype,
-            value,
-            error + f64::exp2(-140.0) * f64::from(u8::from(of_up > 0.0)),
-        )
-    };
     let all = rows.iter().flat_map(|row| {
         let both = gates.iter().zip(&ups);
-        both.map(move |(gate, up)| element(row, gate, up))
+        both.map(move |(gate, up)| gated_element(dtype, row, gate, up))
     });
     vec![all.collect()]
+}
+
+/// An element of a gated product.
+pub(super) fn gated_element(
+    dtype: Dtype,
+    row: &QuantisedRow,
+    gate: &WeightRow,
+    up: &WeightRow,
+) -> ExpectedElement {
+    let unit = unit_roundoff(Dtype::F32);
+    let ((gate, of_gate), (up, of_up)) = (dot(row, gate), dot(row, up));
+    let silu = gate * sigmoid(gate);
+    let value = up * silu;
+    // No slope of SiLU is above 1.1.
+    let (of_silu, size) = (1.1 * of_gate + 16.0 * unit * silu.abs(), up.abs() + of_up);
+    let error = of_up * silu.abs() + size * of_silu + 4.0 * unit * value.abs();
+    near(
+        dtype,
+        value,
+        error + f64::exp2(-140.0) * f64::from(u8::from(of_up > 0.0)),
+    )
 }
 
 fn decoded_expected(format: BlockFormat, blocks: &[u8], dtype: Dtype) -> Vec<ExpectedElement> {

@@ -16,6 +16,7 @@ mod comparisons;
 mod dense;
 mod draws;
 mod eigen;
+mod experts;
 mod indexing;
 mod linear_losses;
 mod losses;
@@ -49,7 +50,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 37] = [
+pub(crate) const PARTS: [&[OpRow]; 38] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -65,6 +66,7 @@ pub(crate) const PARTS: [&[OpRow]; 37] = [
     optimisers::ROWS,
     quantisation::ROWS,
     blocks::ROWS,
+    experts::ROWS,
     indexing::ROWS,
     segments::ROWS,
     random::ROWS,

@@ -1,8 +1,9 @@
 //! Rows of matrix products.
 
+use fercuda_jit::TypeClass;
 use fercuda_kernels::multiply::{self, Activation, ProductEpilogue, ProductKernel, product_type};
 use fercuda_kernels::{MemoryView, NativeProgram};
-use fercuda_tensor::Layout;
+use fercuda_tensor::{Dtype, Layout};
 
 use super::along::by_index;
 use super::bounds::{last_place, magnitudes, stored, unit_roundoff, wrapped};
@@ -200,7 +201,7 @@ pub(super) fn check_added(operands: &[Layout], shape: &[u64]) -> Result<(), Misf
     Ok(())
 }
 
-fn linear_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
+fn linear_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, weight] = [operands[0].shape(), operands[1].shape()];
     let (Some((depth, outer)), [columns, inner]) = (x.split_last(), weight) else {
         let what = format!("x is {x:?}, weight {weight:?}");
@@ -216,7 +217,21 @@ fn linear_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     let mut shape = outer.to_vec();
     shape.push(*columns);
     check_added(operands, &shape)?;
-    Ok(vec![(operands[0].dtype(), shape)])
+    let dtype = match (op.choice_of("result"), operands[0].dtype()) {
+        ("f32", Dtype::F64) => {
+            let what = "a result of f32 by products of f64".to_owned();
+            return Err(Misfit::new(what, "factors of f32 or narrower"));
+        }
+        ("f32", _) => Dtype::F32,
+        (_, dtype) => dtype,
+    };
+    if let Some(residual) = operands.get(3)
+        && residual.dtype() != dtype
+    {
+        let what = format!("residual of {}", residual.dtype());
+        return Err(Misfit::new(what, format!("{dtype}, the result's type")));
+    }
+    Ok(vec![(dtype, shape)])
 }
 
 fn activation(op: &OpParameters) -> Activation {
@@ -301,7 +316,8 @@ pub(super) const ROWS: &[OpRow] = &[
         "cuda.multiply", matmul_results, by_threads, matmul_expected,
         "matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16 bits in 32"),
     native!(Product "linear" ("x", "weight", "bias", "residual") Floats { "scale": 1.0 } []
-        { optional: 2, choices: &[("activation", &["none", "relu", "gelu", "silu"])] }
+        { optional: 2, typed: &[("residual", TypeClass::Floats)],
+          choices: &[("activation", &["none", "relu", "gelu", "silu"]), ("result", &["same", "f32"])] }
         "cuda.multiply", linear_results, by_threads, linear_expected,
-        "activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]"),
+        "activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]; the result, and the residual, are of the factors' type or f32"),
 ];

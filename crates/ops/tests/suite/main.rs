@@ -10,6 +10,7 @@ mod native_algebra;
 mod native_attention;
 mod native_box;
 mod native_class;
+mod native_expert;
 mod native_fourier;
 mod native_norm;
 mod native_quant;

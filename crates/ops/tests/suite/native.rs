@@ -8,8 +8,8 @@ use crate::native_algebra;
 use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{
-    native_attention, native_box, native_class, native_norm, native_quant, native_segment,
-    native_small, native_sort, native_update, native_window,
+    native_attention, native_box, native_class, native_expert, native_norm, native_quant,
+    native_segment, native_small, native_sort, native_update, native_window,
 };
 
 /// A new descriptor of the op, and random operands.
@@ -43,6 +43,9 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Optimiser {
         return native_update::operands_of(random, op, dtype);
+    }
+    if row.name == "expert_linear" {
+        return native_expert::of_floats(random, op, dtype);
     }
     if native_quant::is_of_blocks(row) {
         return native_quant::operands_of(random, row, dtype);
@@ -80,14 +83,26 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Arithmetic {
         return functions(random, op, dtype);
     }
-    let (op, shapes) = match row.family {
-        OpFamily::Product => products(random, op),
-        OpFamily::Window => windows(random, op),
-        _ => movement(random, op, dtype),
+    let (op, shapes, is_widened) = match row.family {
+        OpFamily::Product => products(random, op, dtype),
+        family => {
+            let (op, shapes) = match family {
+                OpFamily::Window => windows(random, op),
+                _ => movement(random, op, dtype),
+            };
+            (op, shapes, false)
+        }
     };
     let tame = matches!(row.family, OpFamily::Product | OpFamily::Window);
-    let operands = shapes.iter();
-    let operands = operands.map(|shape| Operand::random(random, dtype, shape, tame));
+    let operands = shapes.iter().enumerate().map(|(at, shape)| {
+        // What is added to a product is of its type.
+        let own = if is_widened && at == 3 {
+            Dtype::F32
+        } else {
+            dtype
+        };
+        Operand::random(random, own, shape, tame)
+    });
     let operands = operands.collect();
     (op, operands)
 }
@@ -438,7 +453,11 @@ fn side(random: &mut fastrand::Rng) -> u64 {
     }
 }
 
-fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Vec<u64>>) {
+fn products(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Vec<u64>>, bool) {
     let (m, n, k) = (side(random), side(random), side(random));
     let outer: Vec<u64> = (0..random.usize(..3)).map(|_| random.u64(1..3)).collect();
     let joined = |outer: &[u64], inner: &[u64]| [outer, inner].concat();
@@ -454,7 +473,7 @@ fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<
         } else {
             joined(&own, &[k, n])
         };
-        return (op, vec![x, y]);
+        return (op, vec![x, y], false);
     }
     let x = if random.u32(..6) == 0 {
         vec![]
@@ -466,7 +485,12 @@ fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<
         .unwrap();
     let mut shapes = vec![joined(&x, &[k]), vec![n, k], vec![n], joined(&x, &[n])];
     shapes.truncate(random.usize(2..=4));
-    (random_choice(random, op), shapes)
+    let result = match dtype {
+        Dtype::F64 => "same",
+        _ => ["same", "f32"][random.usize(..2)],
+    };
+    let op = op.choice("result", result).unwrap();
+    (random_choice(random, op), shapes, result == "f32")
 }
 
 fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Vec<u64>>) {

@@ -1,7 +1,7 @@
 //! Random operands of attention, and what its cache keeps.
 
 use fercuda_ops::OpDescriptor;
-use fercuda_tensor::Dtype;
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
 use crate::native::{index_operand, random_choice};
@@ -55,34 +55,139 @@ pub(crate) fn operands_of(
             let index = index_operand(random, &[tokens], 0, blocks * places, true);
             (op, vec![cache, rows, index])
         }
-        _ => {
-            let heads = shared * [1, 1, 3, 4, 12][random.usize(..5)];
-            let value_length = [length, 7, 130][random.usize(..3)];
-            let (sequences, own) = (random.u64(1..4), random.u64(1..7));
+        "attention_inputs" => {
+            let (heads, value_length) = (shared * random.u64(0..4), [length, 7][random.usize(..2)]);
             let cached = beside(random, dtype);
-            let q = Operand::random(random, dtype, &[tokens, heads, length], true);
+            let columns = heads * length + shared * (length + value_length);
+            let x = Operand::random(random, dtype, &[tokens, columns], true);
+            let position = positions(random, tokens, 3000);
+            let pairs = random.u64(..=length / 2);
+            let frequency = Operand::random(random, Dtype::F32, &[pairs], true);
+            let index = index_operand(random, &[tokens], 0, blocks * places, true);
             let k = Operand::random(random, cached, &[blocks, places, shared, length], true);
-            let v = Operand::random(
-                random,
-                cached,
-                &[blocks, places, shared, value_length],
-                true,
-            );
-            let table = index_operand(random, &[sequences, own], 0, blocks, false);
-            let sequence = index_operand(random, &[tokens], 0, sequences, false);
-            let position = positions(random, tokens, own * places);
-            let mut operands = vec![q, k, v, table, sequence, position];
-            let mut op = op;
+            let values = [blocks, places, shared, value_length];
+            let v = Operand::random(random, cached, &values, true);
+            let mut operands = vec![x, position, frequency, index, k, v];
             if random.bool() {
-                operands.push(Operand::random(random, Dtype::F32, &[heads], true));
-            }
-            for (name, value) in [("limit", 3.0), ("max_bias", 8.0), ("window", 40.0)] {
-                if random.u32(..3) == 0 {
-                    op = op.number(name, value).unwrap();
+                for _ in 0..2 {
+                    operands.push(Operand::random(random, dtype, &[length], true));
                 }
             }
-            // Small enough that weights differ by little, so that bounds are finite.
-            (op.number("scale", 0.05).unwrap(), operands)
+            let op = random_choice(random, op).number("magnitude", 0.75).unwrap();
+            (op, operands)
+        }
+        _ => attention_operands(random, op, dtype),
+    }
+}
+
+/// Whole numbers in order at an aligned place.
+fn dense_numbers(dtype: Dtype, shape: &[u64], values: Vec<u64>) -> Operand {
+    let mask = u64::MAX >> (64 - 8 * dtype.bytes());
+    Operand {
+        layout: Layout::contiguous(dtype, shape).unwrap(),
+        bits: values.into_iter().map(|it| it & mask).collect(),
+        first: 0,
+    }
+}
+
+/// Random floats in order at an aligned place.
+fn dense_floats(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Operand {
+    let operand = Operand::random(random, dtype, shape, true);
+    Operand {
+        layout: Layout::contiguous(dtype, shape).unwrap(),
+        first: 0,
+        ..operand
+    }
+}
+
+/// Operands for which there are tensor cores: tokens of several sequences, some of which follow one
+/// another, over a cache of 16-bit floats.
+fn tile_operands(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Operand>) {
+    let lengths = [16, 32, 64, 80, 128, 144, 192, 256];
+    let length = lengths[random.usize(..lengths.len())];
+    let value_length = [length, lengths[random.usize(..lengths.len())]][random.usize(..2)];
+    let (shared, places) = (random.u64(1..3), [1, 3, 16, 64][random.usize(..4)]);
+    let heads = shared * [1, 2, 3, 7, 8, 12][random.usize(..6)];
+    let (sequences, own) = (random.u64(1..4), random.u64(1..400_u64.div_ceil(places)));
+    // What is expected is computed one product after another.
+    let most = (200_000 / (heads * (length + value_length) * own * places)).clamp(1, 70);
+    let (tokens, blocks) = (random.u64(1..=most), random.u64(1..9) + sequences * own / 2);
+    let cached = [Dtype::F16, Dtype::Bf16][random.usize(..2)];
+    let dtype = [Dtype::F32, cached][random.usize(..2)];
+    let q = dense_floats(random, dtype, &[tokens, heads, length]);
+    let k = dense_floats(random, cached, &[blocks, places, shared, length]);
+    let v = dense_floats(random, cached, &[blocks, places, shared, value_length]);
+    let table = (0..sequences * own).map(|_| match random.u32(..30) {
+        0 => blocks,
+        1 => u64::MAX,
+        _ => random.u64(..blocks),
+    });
+    let table = dense_numbers(Dtype::I32, &[sequences, own], table.collect());
+    let (mut of_sequence, mut position) = (Vec::new(), Vec::new());
+    let (mut sequence, mut next) = (0, random.u64(..own * places));
+    for _ in 0..tokens {
+        match random.u32(..12) {
+            0 => (sequence, next) = (random.u64(..=sequences), random.u64(..own * places)),
+            1 => next = random.u64(..own * places + 2),
+            2 => next = u64::MAX,
+            _ => next = next.wrapping_add(1),
+        }
+        of_sequence.push(sequence);
+        position.push(next);
+    }
+    let numbers = [Dtype::I32, Dtype::I64][random.usize(..2)];
+    let of_sequence = dense_numbers(numbers, &[tokens], of_sequence);
+    let position = dense_numbers(Dtype::I64, &[tokens], position);
+    let op = op.choice("products", "cached").unwrap();
+    let run = [1.0, 2.0, 64.0][random.usize(..3)];
+    let op = op.number("run", run).unwrap();
+    (op, vec![q, k, v, table, of_sequence, position])
+}
+
+fn attention_operands(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let is_tiled = dtype != Dtype::F64 && random.bool();
+    let (mut op, mut operands) = match is_tiled {
+        true => tile_operands(random, op),
+        false => any_operands(random, op, dtype),
+    };
+    let heads = operands[0].layout.shape()[1];
+    if random.bool() {
+        operands.push(match is_tiled {
+            true => dense_floats(random, Dtype::F32, &[heads]),
+            false => Operand::random(random, Dtype::F32, &[heads], true),
+        });
+    }
+    for (name, value) in [("limit", 3.0), ("max_bias", 8.0), ("window", 40.0)] {
+        if random.u32(..3) == 0 {
+            op = op.number(name, value).unwrap();
         }
     }
+    // Small enough that weights differ by little, so that bounds are finite.
+    (op.number("scale", 0.05).unwrap(), operands)
+}
+
+fn any_operands(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let tokens = random.u64(..5);
+    let (blocks, places) = (random.u64(1..9), [1, 2, 16, 80][random.usize(..4)]);
+    let (shared, length) = (random.u64(1..4), [1, 5, 16, 48, 64, 136][random.usize(..6)]);
+    let heads = shared * [1, 1, 3, 4, 12][random.usize(..5)];
+    let value_length = [length, 7, 130][random.usize(..3)];
+    let (sequences, own) = (random.u64(1..4), random.u64(1..7));
+    let cached = beside(random, dtype);
+    let q = Operand::random(random, dtype, &[tokens, heads, length], true);
+    let k = Operand::random(random, cached, &[blocks, places, shared, length], true);
+    let values = [blocks, places, shared, value_length];
+    let v = Operand::random(random, cached, &values, true);
+    let table = index_operand(random, &[sequences, own], 0, blocks, false);
+    let sequence = index_operand(random, &[tokens], 0, sequences, false);
+    let position = positions(random, tokens, own * places);
+    (op, vec![q, k, v, table, sequence, position])
 }

@@ -7,6 +7,7 @@ use fercuda_trials::{Budget, Work};
 
 use crate::bench::{Bench, ONE, Operand, layout};
 use crate::native::index_operand;
+use crate::native_expert;
 use crate::parity::{Compared, check_drawn, shape};
 
 /// Places of the f16 numbers of a block, but for IQ1_M and the formats without.
@@ -25,7 +26,7 @@ fn halves(format: BlockFormat) -> &'static [usize] {
 }
 
 /// Blocks of any codes, with scales of ordinary size.
-fn blocks(random: &mut fastrand::Rng, format: BlockFormat, count: u64) -> Vec<u8> {
+pub(crate) fn blocks(random: &mut fastrand::Rng, format: BlockFormat, count: u64) -> Vec<u8> {
     let mut all: Vec<u8> = (0..count as usize * format.bytes())
         .map(|_| random.u8(..))
         .collect();
@@ -79,7 +80,7 @@ fn of_format(row: &OpRow, format: BlockFormat) -> OpDescriptor {
     op.choice("format", &format.name().to_lowercase()).unwrap()
 }
 
-fn some_type(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
+pub(crate) fn some_type(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
     let all = [Dtype::F32, Dtype::F16, Dtype::Bf16];
     match random.u32(..3) {
         0 => op.to(all[random.usize(..3)]).unwrap(),
@@ -137,6 +138,9 @@ fn drawn(
         return (of_format(row, format), vec![x]);
     }
     let op = of_format(row, format);
+    if row.name.contains("expert") {
+        return native_expert::of_blocks(random, op, format, dtype);
+    }
     let across = random.u64(1..3)
         * if format.elements() < 256 {
             random.u64(1..3)
@@ -202,16 +206,21 @@ enum BlockTrial {
     /// Of more rows than are multiplied without tensor cores.
     Many,
     Gated,
+    /// By experts.
+    Chosen,
+    GatedChosen,
 }
 
 impl BlockTrial {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Decode,
         Self::Embed,
         Self::Few(true),
         Self::Few(false),
         Self::Many,
         Self::Gated,
+        Self::Chosen,
+        Self::GatedChosen,
     ];
 
     fn drawn(
@@ -223,6 +232,8 @@ impl BlockTrial {
         let (name, sizes) = match self {
             Self::Decode => ("dequantise_blocks", [0; 3]),
             Self::Embed => ("quantised_embedding", [0; 3]),
+            Self::Chosen => ("quantised_expert_linear", [0; 3]),
+            Self::GatedChosen => ("quantised_expert_swiglu", [0; 3]),
             Self::Few(true) => ("quantised_linear", [1, 1, 1]),
             Self::Few(false) => {
                 let across = random.u64(1..4);
@@ -243,6 +254,7 @@ impl BlockTrial {
         let row = registry::find(name).unwrap();
         match self {
             Self::Decode | Self::Embed => drawn(random, row, format, Dtype::U8),
+            Self::Chosen | Self::GatedChosen => drawn(random, row, format, dtype),
             _ => of_product(random, of_format(row, format), format, dtype, sizes),
         }
     }

@@ -384,7 +384,7 @@ def load(
     context: int | None = None,
     cache_tokens: int | None = None,
     requests: int = 8,
-    batch_tokens: int = 64,
+    batch_tokens: int | None = None,
     kv_type: Literal["f32", "f16", "bf16", "f8e4m3", "f8e5m2"] = "f16",
     session: str | None = None,
     config: RuntimeConfig | None = None,
@@ -396,8 +396,9 @@ def load(
     `model`: a GGUF file, a folder with safetensors, a name at Hugging Face, or an adapter of one
     that is open. `context`: positions of a request, by default the model's, at most 8192.
     `cache_tokens`: positions of the cache, for all requests together, by default one request's.
-    `requests`: most requests that run at once. `batch_tokens`: most tokens of a step. `kv_type`: type
-    of keys and values in the cache. `session`: name of its tenant, by default the model's.
+    `requests`: most requests that run at once. `batch_tokens`: most tokens of a step, by default
+    what the device is fast with. `kv_type`: type of keys and values in the cache. `session`: name
+    of its tenant, by default the model's.
     `config`, `runtime`: the device, as of a `RuntimeSession`. `progress`: called while files are
     fetched and weights uploaded.
 

@@ -1,0 +1,405 @@
+"""Compares log-probabilities of tiny random models with those of transformers.
+
+    python compare.py BINARY [ARCHITECTURE...]
+
+BINARY is the example `log_probabilities`. Each model is made by transformers, in f32 with random
+weights, converted to GGUF here, and computed by both, for every prefix of random tokens. A line for
+each says how far apart they are at most; the exit status is 1 if that is above 1e-4.
+"""
+
+import argparse
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+MOST = 1e-4
+TOKENS = 40
+COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 128,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+    "attn_implementation": "eager",
+}
+EXPERTS = {"num_experts_per_tok": 3, "output_router_logits": False}
+
+
+def with_rope(theta, **scaling):
+    """Parameters of the rotation in the form of transformers 5."""
+    return {"rope_parameters": {"rope_theta": theta, "rope_type": "default", **scaling}}
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 32,
+    "truncate": False,
+}
+PAIRS = 6
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.1 * at for at in range(PAIRS)],
+    "long_factor": [2.0 + 0.7 * at for at in range(PAIRS)],
+    "original_max_position_embeddings": 128,
+    "partial_rotary_factor": 0.75,
+}
+
+# Architectures whose matrices of experts have their inputs first.
+INPUTS_FIRST = ("gpt-oss", "llama4")
+
+# Names of models, each with its architecture in files, its classes and its configuration.
+MODELS = {
+    "llama": ("llama", "Llama", {**with_rope(1e4)}),
+    "llama3": ("llama", "Llama", {**with_rope(1e4, **LLAMA3)}),
+    "llama4": (
+        "llama4",
+        "Llama4",
+        {
+            **with_rope(1e4),
+            "num_hidden_layers": 4,
+            "intermediate_size": 48,
+            "intermediate_size_mlp": 96,
+            "interleave_moe_layer_step": 2,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 1,
+        },
+    ),
+    "mistral": ("llama", "Mistral", {**with_rope(1e4), "sliding_window": 12}),
+    "mixtral": ("llama", "Mixtral", {**with_rope(1e4), **EXPERTS, "num_local_experts": 6}),
+    "qwen2": ("qwen2", "Qwen2", {**with_rope(1e4)}),
+    "qwen3": ("qwen3", "Qwen3", {**with_rope(1e4)}),
+    "qwen3moe": (
+        "qwen3moe",
+        "Qwen3Moe",
+        {
+            **with_rope(1e4),
+            **EXPERTS,
+            "num_experts": 6,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": 48,
+        },
+    ),
+    "gemma": (
+        "gemma",
+        "Gemma",
+        {**with_rope(1e4), "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh"},
+    ),
+    "gemma2": (
+        "gemma2",
+        "Gemma2",
+        {
+            **with_rope(1e4),
+            "tie_word_embeddings": True,
+            "sliding_window": 12,
+            "query_pre_attn_scalar": 16,
+        },
+    ),
+    "gemma3": (
+        "gemma3",
+        "Gemma3",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "num_hidden_layers": 7,
+            "tie_word_embeddings": True,
+            "sliding_window": 12,
+            "query_pre_attn_scalar": 16,
+        },
+    ),
+    "gpt-oss": (
+        "gpt-oss",
+        "GptOss",
+        {
+            **with_rope(150000.0, **YARN),
+            **EXPERTS,
+            "num_local_experts": 6,
+            "sliding_window": 12,
+        },
+    ),
+    "phi3": ("phi3", "Phi3", {**with_rope(1e4, partial_rotary_factor=1.0), "sliding_window": 20}),
+    "phi4-mini": (
+        "phi3",
+        "Phi3",
+        {
+            **with_rope(1e4, **LONG_ROPE),
+            "original_max_position_embeddings": 128,
+            "context": 128,
+        },
+    ),
+    # Of a context that is longer than the original one, all positions have the long divisors here,
+    # and in transformers those of as many tokens: the original context is shorter than the prompt.
+    "phi4-mini long": (
+        "phi3",
+        "Phi3",
+        {
+            **with_rope(1e4, **{**LONG_ROPE, "original_max_position_embeddings": 8}),
+            "original_max_position_embeddings": 8,
+            "from": 9,
+        },
+    ),
+}
+
+
+def made(name, generator):
+    """A model of transformers with random weights of ordinary size."""
+    architecture, classes, own = MODELS[name]
+    options = {**COMMON, **own}
+    extra = {key: options.pop(key, None) for key in ("context", "from")}
+    config_class = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}.get(classes, f"{classes}Config")
+    config = getattr(transformers, config_class)(**options)
+    model = getattr(transformers, f"{classes}ForCausalLM")(config)
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            drawn = torch.randn(weight.shape, generator=generator)
+            if "norm" in key:
+                around = 0.0 if architecture.startswith("gemma") else 1.0
+                weight.copy_(around + 0.3 * drawn)
+            elif weight.dim() == 1 or key.endswith("_bias"):
+                weight.copy_(0.3 * drawn)
+            elif "embed_tokens" in key and architecture.startswith("gemma"):
+                weight.copy_(drawn / math.sqrt(config.hidden_size))
+            elif "embed_tokens" in key:
+                weight.copy_(drawn)
+            else:
+                is_turned = weight.dim() == 3 and architecture in INPUTS_FIRST
+                width = weight.shape[-2] if is_turned else weight.shape[-1]
+                weight.copy_(1.5 / math.sqrt(width) * drawn)
+    return architecture, model.float().eval(), config, extra
+
+
+def neighbours(weight, heads):
+    """Rows of heads, whose halves are turned together, so that neighbours are."""
+    shape = weight.shape
+    parts = weight.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])
+    return parts.swapaxes(1, 2).reshape(shape)
+
+
+def llama3_divisors(config):
+    rope = config.rope_parameters
+    turned = config.head_dim
+    low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    divisors = []
+    for pair in range(turned // 2):
+        length = 2 * math.pi * rope["rope_theta"] ** (2 * pair / turned)
+        if length < high:
+            divisors.append(1.0)
+        elif length > low:
+            divisors.append(rope["factor"])
+        else:
+            ratio = rope["original_max_position_embeddings"] / length
+            smooth = (ratio - rope["low_freq_factor"]) / (
+                rope["high_freq_factor"] - rope["low_freq_factor"]
+            )
+            divisors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(divisors, dtype=np.float32)
+
+
+# Names of a layer's tensors in files, by those of transformers.
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
+    "feed_forward.router": "ffn_gate_inp",
+    "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
+    "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
+    "feed_forward.shared_expert.up_proj": "ffn_up_shexp",
+    "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def of_experts(architecture, part, array):
+    """Tensors of all experts, by the name of a part of them in transformers."""
+    kind = "bias" if part.endswith("_bias") else "weight"
+    if architecture in INPUTS_FIRST and kind == "weight":
+        array = array.swapaxes(1, 2)
+    if architecture == "gpt-oss":
+        # Gates and their factors alternate.
+        halves = (array[:, 0::2], array[:, 1::2])
+    else:
+        halves = np.split(array, 2, axis=1)
+    if part.startswith("gate_up_proj"):
+        return {f"ffn_gate_exps.{kind}": halves[0], f"ffn_up_exps.{kind}": halves[1]}
+    return {f"ffn_down_exps.{kind}": array}
+
+
+def converted(architecture, model, config):
+    """Tensors by their names in files."""
+    tensors = {}
+    is_own_norm = architecture in ("gemma2", "gemma3", "gpt-oss")
+    after_attention = "post_attention_norm" if is_own_norm else "ffn_norm"
+    names = {**NAMES, "post_attention_layernorm": after_attention}
+    for key, weight in model.state_dict().items():
+        array = weight.numpy().astype(np.float32)
+        if "norm" in key and architecture.startswith("gemma"):
+            array = array + 1
+        key = key.removeprefix("model.")
+        if not key.startswith("layers."):
+            outer = {
+                "embed_tokens.weight": "token_embd.weight",
+                "norm.weight": "output_norm.weight",
+                "lm_head.weight": "output.weight",
+            }
+            if outer[key] != "output.weight" or not config.tie_word_embeddings:
+                tensors[outer[key]] = array
+            continue
+        _, layer, part = key.split(".", 2)
+        prefix = f"blk.{layer}"
+        if ".experts." in part:
+            own = of_experts(architecture, part.split(".experts.")[1], array)
+            tensors.update({f"{prefix}.{name}": value for name, value in own.items()})
+            continue
+        if part == "self_attn.sinks":
+            tensors[f"{prefix}.attn_sinks.weight"] = array
+            continue
+        part, kind = part.rsplit(".", 1)
+        name = names[part]
+        if architecture == "llama" and name in ("attn_q", "attn_k"):
+            heads = config.num_attention_heads if name == "attn_q" else config.num_key_value_heads
+            array = neighbours(array, heads)
+        tensors[f"{prefix}.{name}.{kind}"] = array
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "llama3":
+        tensors["rope_freqs.weight"] = llama3_divisors(config)
+    if rope.get("rope_type") == "longrope":
+        for kind in ("short", "long"):
+            factors = np.array(rope[f"{kind}_factor"], dtype=np.float32)
+            tensors[f"rope_factors_{kind}.weight"] = factors
+    return tensors
+
+
+def described(architecture, config, context):
+    """Metadata of a file."""
+    rope = config.rope_parameters
+    own = {
+        "block_count": config.num_hidden_layers,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": getattr(config, "intermediate_size_mlp", config.intermediate_size),
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "context_length": context or config.max_position_embeddings,
+        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+    }
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    if experts:
+        own["expert_count"] = experts
+        own["expert_used_count"] = config.num_experts_per_tok
+        inner = getattr(config, "moe_intermediate_size", None)
+        own["expert_feed_forward_length"] = inner or config.intermediate_size
+    if getattr(config, "sliding_window", None):
+        own["attention.sliding_window"] = config.sliding_window
+    if architecture == "gemma3":
+        own["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+    own["rope.freq_base"] = float(rope["rope_theta"])
+    kind = rope.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        own["rope.scaling.type"] = kind
+        own["rope.scaling.factor"] = float(rope["factor"])
+    if kind in ("yarn", "longrope"):
+        own["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    turned = int(config.head_dim * rope.get("partial_rotary_factor", 1.0))
+    own["rope.dimension_count"] = turned
+    if kind == "longrope":
+        original = rope["original_max_position_embeddings"]
+        factor = config.max_position_embeddings / original
+        own["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(factor) / math.log(original))
+    if architecture == "gemma2":
+        own["attn_logit_softcapping"] = float(config.attn_logit_softcapping)
+        own["final_logit_softcapping"] = float(config.final_logit_softcapping)
+    metadata = {"general.architecture": architecture, "general.name": "tiny"}
+    metadata.update({f"{architecture}.{key}": value for key, value in own.items()})
+    return metadata
+
+
+def compared(name, binary, seed):
+    """How far the log-probabilities of a model are from those of transformers at most."""
+    generator = torch.Generator().manual_seed(seed)
+    architecture, model, config, extra = made(name, generator)
+    tokens = torch.randint(0, config.vocab_size, (1, TOKENS), generator=generator)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "tiny.gguf"
+        gguf.write(
+            path,
+            described(architecture, config, extra["context"]),
+            converted(architecture, model, config),
+        )
+        given = [str(it) for it in tokens[0].tolist()]
+        done = subprocess.run([binary, path, *given], check=True, capture_output=True, text=True)
+    own = np.array([[float(it) for it in line.split()] for line in done.stdout.splitlines()])
+    with torch.no_grad():
+        wanted = torch.log_softmax(model(tokens, use_cache=False).logits[0].double(), -1).numpy()
+    first = (extra["from"] or 1) - 1
+    if extra["from"]:
+        # Each prefix alone: what is turned how depends on its length there.
+        with torch.no_grad():
+            rows = [
+                torch.log_softmax(model(tokens[:, :length], use_cache=False).logits[0, -1].double(), -1)
+                for length in range(1, TOKENS + 1)
+            ]
+        wanted = torch.stack(rows).numpy()
+    off = np.abs(own - wanted)[first:]
+    return off.max(), np.abs(wanted[first:] - wanted[first:].mean(-1, keepdims=True)).max()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("architecture", nargs="*", default=list(MODELS))
+    parser.add_argument("--seed", type=int, default=None)
+    args = parser.parse_args()
+    seed = args.seed if args.seed is not None else int(np.random.default_rng().integers(2**31))
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}, seed {seed}")
+    is_near = True
+    for name in args.architecture:
+        off, spread = compared(name, args.binary, seed)
+        is_near &= bool(off <= MOST)
+        print(f"{name}: {off:.2e} apart, of log-probabilities that differ by {spread:.1f}")
+    sys.exit(0 if is_near else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+//! Memory of an engine, planned before any is taken.
+
+use fercuda_runtime::Runtime;
+use fercuda_tensor::Dtype;
+
+use crate::config::ModelConfig;
+use crate::decoder::{PLACES, StepLimits, memory_bytes};
+use crate::error::LlmError;
+use crate::request::EngineConfig;
+use crate::tensors::ModelTensors;
+
+type Result<T> = std::result::Result<T, LlmError>;
+
+/// Most positions of a request, where the caller names none.
+const DEFAULT_CONTEXT: u64 = 8192;
+/// Tokens of a step from which blocks of weights become 16-bit floats before they are multiplied.
+const WIDE_FROM: u64 = 64;
+/// Room for the code of kernels, and for what they need between them.
+const KERNELS: u64 = 8 << 20;
+
+/// The limits of an engine, after the model and the configuration.
+pub(crate) fn limits(
+    model: &ModelConfig,
+    config: &EngineConfig,
+    is_software: bool,
+) -> Result<(StepLimits, u64)> {
+    let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
+    let request = |what: String, advice: String| LlmError::Request { what, advice };
+    if context == 0 || context > model.context {
+        return Err(request(
+            format!("a context of {context} of a model with {}", model.context),
+            format!("1 to {} positions", model.context),
+        ));
+    }
+    let batch_tokens = config.batch_tokens.unwrap_or(match is_software {
+        true => 64,
+        false => 1024,
+    });
+    if batch_tokens == 0 || config.requests == 0 {
+        return Err(request(
+            "steps without tokens or requests".to_owned(),
+            "one at least".to_owned(),
+        ));
+    }
+    let positions = config.cache_tokens.unwrap_or(context);
+    let blocks = positions.div_ceil(PLACES);
+    if blocks == 0 || blocks > (i32::MAX as u64) / PLACES {
+        return Err(request(
+            format!("a cache of {positions} positions"),
+            format!("{PLACES} positions at least, and below 2^31"),
+        ));
+    }
+    let requests = config.requests.min(1 << 16).next_power_of_two();
+    let tokens = batch_tokens.min(1 << 20).next_power_of_two();
+    let limits = StepLimits {
+        // Prompts go on beside as many requests as there may be.
+        tokens: tokens.max(2 * requests),
+        requests,
+        blocks_each: context.div_ceil(PLACES).min(blocks),
+        blocks,
+        places: PLACES,
+        wide_from: match config.wide_products.unwrap_or(!is_software) {
+            true => WIDE_FROM,
+            false => u64::MAX,
+        },
+    };
+    Ok((limits, context.min(limits.blocks_each * PLACES)))
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Compares what is planned with the device's free memory; returns the bytes of the weights.
+pub(crate) fn check_memory(
+    runtime: &Runtime,
+    tensors: &ModelTensors<'_>,
+    limits: &StepLimits,
+    cached: Dtype,
+) -> Result<u64> {
+    let weights = tensors.bytes();
+    let (cache, step) = memory_bytes(tensors, limits, cached)?;
+    let step = step.saturating_add(KERNELS);
+    let free = runtime.memory()?.free_bytes;
+    let all = weights.saturating_add(cache).saturating_add(step);
+    if all <= free {
+        return Ok(weights);
+    }
+    let what = format!(
+        "the model needs {}: weights {}, a cache of {} positions {}, steps {}; {} are free",
+        mebibytes(all),
+        mebibytes(weights),
+        limits.blocks * limits.places,
+        mebibytes(cache),
+        mebibytes(step),
+        mebibytes(free)
+    );
+    let each = cache / (limits.blocks * limits.places).max(1);
+    let left = free.saturating_sub(weights.saturating_add(step));
+    let advice = match left / each.max(1) {
+        0 => "a smaller model, or one quantised to fewer bits".to_owned(),
+        positions => format!("a cache of at most {positions} positions"),
+    };
+    Err(LlmError::Memory {
+        what,
+        advice,
+        needed_bytes: all,
+        free_bytes: free,
+    })
+}
