@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent / "src"
 PACKAGE = "fercuda_runtime"
-MODULES = ("scripting_api", "runtime", "ops", "guest_hooks", "platform", "execution_contract", "errors")
+MODULES = ("scripting_api", "runtime", "ops", "inference", "guest_hooks", "platform", "execution_contract", "errors")
 HEAD = """# Python API
 
 Every public name of the package `fercuda_runtime`, by module. [The guide](../python/README.md) shows
@@ -24,7 +24,8 @@ how they are used; this page is made of their signatures and docstrings by `pyth
 """
 # The longest signature on one line.
 WIDTH = 96
-Definition = ast.ClassDef | ast.FunctionDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.ClassDef | Function
 
 
 def source(module: str) -> Path:
@@ -75,14 +76,15 @@ def text(node: Definition | ast.Module) -> str:
     return inspect.cleandoc(ast.get_docstring(node) or "")
 
 
-def signature(node: ast.FunctionDef, is_method: bool) -> str:
+def signature(node: Function, is_method: bool) -> str:
     """A function's signature, over several lines if it is long."""
     arguments = copy.deepcopy(node.args)
     first = next(iter([*arguments.posonlyargs, *arguments.args]), None)
     if is_method and first is not None and first.arg in ("self", "cls"):
         (arguments.posonlyargs or arguments.args).pop(0)
     result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    line = f"{node.name}({ast.unparse(arguments)}){result}"
+    name = f"async {node.name}" if isinstance(node, ast.AsyncFunctionDef) else node.name
+    line = f"{name}({ast.unparse(arguments)}){result}"
     if len(line) <= WIDTH:
         return line
     parts, depth, part = [], 0, ""
@@ -95,10 +97,10 @@ def signature(node: ast.FunctionDef, is_method: bool) -> str:
             part += sign
     parts.append(part.strip())
     body = "".join(f"    {part},\n" for part in parts)
-    return f"{node.name}(\n{body}){result}"
+    return f"{name}(\n{body}){result}"
 
 
-def is_property(node: ast.FunctionDef) -> bool:
+def is_property(node: Function) -> bool:
     return any(ast.unparse(it) == "property" for it in node.decorator_list)
 
 
@@ -143,7 +145,7 @@ def of_class(node: ast.ClassDef) -> str:
     bases = [ast.unparse(base) for base in node.bases]
     shown = f"class {node.name}" + (f"({', '.join(bases)})" if bases else "")
     parts = [item(shown, text(node))]
-    methods = [it for it in node.body if isinstance(it, ast.FunctionDef)]
+    methods = [it for it in node.body if isinstance(it, Function)]
     for it in methods:
         if it.name in ("__init__", "__new__") and len(it.args.args + it.args.kwonlyargs) > 1:
             made = copy.deepcopy(it)

@@ -22,6 +22,7 @@ DOCUMENTED = {
     "runtime.telemetry": ["telemetry", "interception"],
     "guest_hooks": ["hf_hook", "TritonKernel"],
     "guest_hooks.hf_hook": ["hf_hook"],
+    "inference": ["load", "generate", "stream_generate", "GgufAdapter", "SafetensorsAdapter", "Tokenizer"],
     "platform": ["doctor"],
     "execution_contract": [
         "tensor",
@@ -234,6 +235,28 @@ def tritons_kernels_have_a_type(kind, runtime):
     with RuntimeSession(runtime=runtime) as session, pytest.raises(errors.TritonError):
         open_triton(session, os.devnull)
     assert callable(kind.launch) and callable(kind.open) and callable(kind.load)
+
+
+@use("inference:load", "inference:generate", "inference:stream_generate", "inference:Tokenizer")
+def models_generate(function, runtime):
+    # `test_inference` has what they do; here the package alone is imported.
+    run_script(
+        """
+        import tempfile
+        from fercuda_runtime.inference import Tokenizer, generate, load, random_model, stream_generate
+        with tempfile.TemporaryDirectory() as folder, load(random_model(folder + "/tiny.gguf")) as model:
+            whole = generate(model, "Hello", max_tokens=4)
+            assert isinstance(model.tokenizer, Tokenizer) and len(whole.tokens) == 4
+            assert "".join(stream_generate(model, "Hello", max_tokens=4)) == whole
+        """,
+        env={"FERCUDA_SOFT_CHECK": "0"},
+    )
+
+
+@use("inference:GgufAdapter", "inference:SafetensorsAdapter")
+def adapters_open_their_own_format_alone(kind, _):
+    with pytest.raises(errors.ModelError, match="cannot open"):
+        kind(os.devnull + ".gguf")
 
 
 @use("platform:doctor")

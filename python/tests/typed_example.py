@@ -7,6 +7,7 @@ import asyncio
 from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors, ops
 from fercuda_runtime.execution_contract import require
 from fercuda_runtime.guest_hooks import Activation, activate
+from fercuda_runtime.inference import Generation, LanguageModel, generate, generate_async, load, stream_generate
 from fercuda_runtime.platform import Report, doctor
 from fercuda_runtime.runtime import ArgumentBlock, Function, GraphKey, Graphs, Scalar, Ticket, interception, telemetry
 from fercuda_runtime.scripting_api import IgnitionPlan, TensorSpec, ignite
@@ -84,6 +85,21 @@ def computes(x: Buffer) -> list[Buffer]:
     return [ops.softmax(x, axis=1), ops.add(x, values, out=x, stream=1), ops.concat(x, places, axis=0), made]
 
 
+def generates(path: str) -> Generation:
+    with load(path, context=128, kv_type="f16") as model:
+        parts: list[str] = list(stream_generate(model, [{"role": "user", "content": "Hi"}], temperature=0.5, stop="x"))
+        text: Generation = generate(model, [1, 2, 3], max_tokens=4, logprobs=2)
+        print(parts, text.upper(), text.tokens[0], text.choices[0].logprob, model.figures().free_blocks)
+        return text
+
+
+async def generates_async(model: LanguageModel) -> str:
+    async with stream_generate(model, "Hi", seed=1) as stream:
+        async for part in stream:
+            print(part, stream.finish)
+    return await generate_async(model, "Hi")
+
+
 def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     session.alloc((2,), regime="moon")  # type: ignore[arg-type]
     buffer.upload(3)  # type: ignore[arg-type]
@@ -100,6 +116,9 @@ def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     ops.topk(buffer, order="up")  # type: ignore[arg-type]
     ops.softmax(3)  # type: ignore[type-var]
     ops.softmax(buffer, axs=1)  # type: ignore[call-arg]
+    generate("model.gguf", 3)  # type: ignore[arg-type]
+    generate("model.gguf", "x", temprature=1.0)  # type: ignore[call-arg]
+    load("model.gguf", kv_type="f7")  # type: ignore[arg-type]
     session.graphs().replay(1.5)  # type: ignore[arg-type]
     session.argument_block(a="u32").set(a="x")  # type: ignore[arg-type]
 

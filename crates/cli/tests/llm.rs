@@ -398,3 +398,59 @@ fn a_served_model_answers_as_the_command_line_does_and_ends_by_signals() {
     assert_eq!(server.wait().expect("it ends").code(), Some(0));
     assert!(post(address, "/v1/completions", &body).is_none());
 }
+
+#[test]
+fn a_name_without_a_network_is_refused_and_a_folder_of_shards_is_a_model() {
+    let (folder, file) = tiny("F16");
+    let home = folder.path().join("home");
+    let named = |name: &str| {
+        let done = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+            .args(["generate", name, "--prompt", "x"])
+            .env("FERCUDA_DEVICE", "soft")
+            .env("HF_HOME", &home)
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .env("HF_TOKEN", "hf_secret")
+            .env_remove("HF_HUB_CACHE")
+            .env("NO_PROXY", "127.0.0.1")
+            .output()
+            .expect("fercuda runs");
+        assert_eq!(done.status.code(), Some(1));
+        assert!(done.stdout.is_empty());
+        text(&done.stderr)
+    };
+    let error = named("own/tiny:Q8_0");
+    assert!(
+        error.contains("cannot reach 127.0.0.1:9 for own/tiny"),
+        "{error}"
+    );
+    assert!(error.contains("try: a network, HF_ENDPOINT"), "{error}");
+    assert!(!error.contains("hf_secret"), "{error}");
+    // What has the form of a file is one, and not there.
+    let error = named("own/tiny.gguf");
+    assert!(error.contains("cannot open own/tiny.gguf"), "{error}");
+    // A folder with the file is the file's model.
+    let generate = |model: &Path| {
+        let args = ["generate", path(model), "-n", "6", "--prompt", "Hello"];
+        let done = fercuda(&args, "");
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let wanted = generate(&file);
+    assert_eq!(generate(folder.path()), wanted);
+    // What the cache has is found without a network, by its name.
+    let cached = home.join("hub/models--own--tiny");
+    let snapshot = cached.join("snapshots/0123456789");
+    std::fs::create_dir_all(&snapshot).expect("a folder");
+    std::fs::create_dir_all(cached.join("refs")).expect("a folder");
+    std::fs::write(cached.join("refs/main"), "0123456789").expect("it is written");
+    std::fs::rename(&file, snapshot.join("tiny-F16.gguf")).expect("it is moved");
+    let done = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["generate", "own/tiny", "-n", "6", "--prompt", "Hello"])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("HF_HOME", &home)
+        .env("HF_HUB_OFFLINE", "1")
+        .env_remove("HF_HUB_CACHE")
+        .output()
+        .expect("fercuda runs");
+    assert_eq!(text(&done.stdout), wanted, "{}", text(&done.stderr));
+}

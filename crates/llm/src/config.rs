@@ -1,18 +1,20 @@
-//! Configuration of a model, from its file, bounded.
+//! Configuration of a model, from a GGUF file's metadata, bounded.
 //!
-//! Elsewhere: what architectures have of their own (`model`), the tensors (`weights`).
+//! Elsewhere: that of checkpoints (`checkpoint`), what architectures have of their own (`model`),
+//! the tensors (`tensors`, `weights`).
 
 use fercuda_modelfile::{Gguf, GgufValue, ModelFile};
+use fercuda_tensor::Dtype;
 
 use crate::error::{LlmError, unsupported};
 use crate::keys::ArchitectureKeys;
-use crate::model::{self, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
+use crate::model::{self, CheckpointSpec, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
 use crate::rotary::{RotaryConfig, rotary};
 
 /// Most layers that are read: more than any model has.
-const MOST_LAYERS: u64 = 4096;
+pub(crate) const MOST_LAYERS: u64 = 4096;
 /// Most elements of a vector of a model.
-const MOST_WIDTH: u64 = 1 << 24;
+pub(crate) const MOST_WIDTH: u64 = 1 << 24;
 /// Most experts of a layer.
 const MOST_EXPERTS: u64 = 4096;
 
@@ -52,6 +54,33 @@ pub struct ModelConfig {
     /// Limits of scores of attention and of logits; 0 for none.
     pub(crate) limits: [f64; 2],
     pub(crate) spec: DecoderSpec,
+    /// How the tensors of a checkpoint are named and unpacked; `None` of a GGUF file.
+    pub(crate) checkpoint: Option<Checkpoint>,
+}
+
+/// What is known of a checkpoint's tensors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    pub(crate) spec: &'static CheckpointSpec,
+    /// What names begin with, but for that of the head.
+    pub(crate) prefix: &'static str,
+    /// Whether one matrix is for tokens and for logits.
+    pub(crate) is_tied: bool,
+    /// Type in which weights of several tensors lie in device memory.
+    pub(crate) unpacked: Dtype,
+}
+
+impl Checkpoint {
+    /// The checkpoint's name of a tensor that GGUF files call `name`.
+    pub(crate) fn name(&self, name: &str) -> Option<String> {
+        let there = self.spec.tensor(name)?;
+        let prefix = if name.starts_with("output.") {
+            ""
+        } else {
+            self.prefix
+        };
+        Some(format!("{prefix}{there}"))
+    }
 }
 
 /// Experts of a layer.
@@ -65,23 +94,27 @@ pub struct ExpertConfig {
     pub feed_forward: u64,
 }
 
+/// Refuses heads whose elements are more in all than a vector may have.
+pub(crate) fn check_heads(heads: u64, length: u64) -> Result<(), LlmError> {
+    match heads.saturating_mul(length) > MOST_WIDTH {
+        true => Err(unsupported(
+            format!("{heads} heads of {length} elements"),
+            format!("at most {MOST_WIDTH} elements in all"),
+        )),
+        false => Ok(()),
+    }
+}
+
 fn text<B: AsRef<[u8]>>(file: &Gguf<B>, key: &str) -> Option<String> {
     Some(file.get(key)?.as_str()?.to_owned())
 }
 
 impl ModelConfig {
-    /// Reads the configuration of a model file.
-    ///
-    /// # Errors
-    /// [`LlmError::Model`] of a file that is no GGUF, of an architecture that is not supported, and
-    /// of numbers that are absent or no model's.
-    pub fn of(model: &ModelFile) -> Result<Self, LlmError> {
-        let Some(file) = model.gguf() else {
-            return Err(unsupported(
-                "the file is no GGUF",
-                "`fercuda model convert` to GGUF",
-            ));
-        };
+    /// Reads the configuration in a GGUF file.
+    pub(crate) fn of_gguf<B: AsRef<[u8]>>(
+        model: &ModelFile,
+        file: &Gguf<B>,
+    ) -> Result<Self, LlmError> {
         let Some(architecture) = text(file, "general.architecture") else {
             return Err(unsupported(
                 "the file does not have general.architecture",
@@ -118,15 +151,8 @@ impl ModelConfig {
             length("attention.key_length")?,
             length("attention.value_length")?,
         );
-        for (heads, length) in [(heads, key_length), (heads, value_length)] {
-            let all = heads.saturating_mul(length);
-            if all > MOST_WIDTH {
-                return Err(unsupported(
-                    format!("{heads} heads of {length} elements"),
-                    format!("at most {MOST_WIDTH} elements in all"),
-                ));
-            }
-        }
+        check_heads(heads, key_length)?;
+        check_heads(heads, value_length)?;
         let context = keys.required("context_length", u64::from(u32::MAX))?;
         let context = spec.most_context.map_or(context, |most| context.min(most));
         let epsilon = keys
@@ -168,6 +194,7 @@ impl ModelConfig {
             scale,
             limits,
             spec,
+            checkpoint: None,
             architecture,
         })
     }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use fercuda_modelfile::{ModelFile, TensorType};
 use fercuda_ops::OpDescriptor;
 use fercuda_runtime::{GraphKey, Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
@@ -11,7 +10,8 @@ use crate::config::ModelConfig;
 use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::step_ops::{ExpertMemory, StepRecorder, WIDE, of_format};
-use crate::weights::{DecoderWeights, LayerWeights, MatrixFormat, UnitWeights};
+use crate::tensors::{MatrixFormat, ModelTensors};
+use crate::weights::{DecoderWeights, LayerWeights, UnitWeights};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -192,44 +192,40 @@ pub(crate) struct ModelDecoder {
 
 /// Bytes of what a decoder needs beside its weights: the cache, and the memory of its steps.
 pub(crate) fn memory_bytes(
-    config: &ModelConfig,
+    tensors: &ModelTensors<'_>,
     limits: &StepLimits,
-    file: &ModelFile,
     cached: Dtype,
 ) -> Result<(u64, u64)> {
-    let vocabulary = file.tensor("token_embd.weight")?.shape;
-    let vocabulary = vocabulary.first().copied().unwrap_or_default();
-    // Bounded by the tensors of the file, but not each by all of them yet.
-    let wide = |factors: &[u64]| factors.iter().fold(1u64, |all, it| all.saturating_mul(*it));
-    let each = wide(&[config.shared_heads, config.key_length + config.value_length]);
-    let positions = limits.blocks * limits.places;
-    let cache = wide(&[config.layers, positions, each, cached.bytes()]);
-    let widths = 2 * config.hidden
-        + config.heads * (2 * config.key_length + config.value_length)
+    let config = tensors.config();
+    // Numbers of a file that lies may be of any size.
+    let whole = |number: u64| u128::from(number);
+    let bounded = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let vocabulary = tensors.first_extent("token_embd.weight")?;
+    let each = whole(config.shared_heads) * whole(config.key_length + config.value_length);
+    let positions = whole(limits.blocks) * whole(limits.places);
+    let cache = whole(config.layers) * positions * each * whole(cached.bytes());
+    let widths = 2 * whole(config.hidden)
+        + whole(config.heads) * whole(2 * config.key_length + config.value_length)
         + each
-        + 2 * config.feed_forward
-        + ExpertMemory::floats_each(config);
+        + 2 * whole(config.feed_forward)
+        + whole(ExpertMemory::floats_each(config));
     let mut step = 4
-        * (limits.tokens * widths
-            + limits.requests * (config.hidden + vocabulary)
-            + StepInputs::len(limits));
-    let mut narrow: Vec<Dtype> = file
-        .tensors()
-        .filter_map(|it| match it.kind {
-            TensorType::Scalar(dtype) if it.shape.len() > 1 => Some(dtype),
-            _ => None,
-        })
-        .filter(|dtype| *dtype != Dtype::F32)
-        .collect();
+        * (whole(limits.tokens) * widths
+            + whole(limits.requests) * (whole(config.hidden) + whole(vocabulary))
+            + whole(StepInputs::len(limits)));
+    let mut narrow = tensors.narrow_types();
     if limits.is_wide() {
-        step += WIDE.bytes() * widest_matrix(config);
-        narrow.push(WIDE);
+        step += whole(WIDE.bytes()) * whole(widest_matrix(config));
+        if !narrow.contains(&WIDE) {
+            narrow.push(WIDE);
+        }
     }
-    narrow.sort_unstable_by_key(|dtype| dtype.name());
-    narrow.dedup();
-    let factors = limits.tokens.max(limits.requests) * widest_vector(config);
-    step += narrow.iter().map(|it| it.bytes() * factors).sum::<u64>();
-    Ok((cache, step))
+    let factors = whole(limits.tokens.max(limits.requests)) * whole(widest_vector(config));
+    step += narrow
+        .iter()
+        .map(|it| whole(it.bytes()) * factors)
+        .sum::<u128>();
+    Ok((bounded(cache), bounded(step)))
 }
 
 /// Elements of the largest matrix of a layer that all tokens have.

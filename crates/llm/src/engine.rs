@@ -23,6 +23,7 @@ use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
 use crate::sampler::{TokenSampler, log_sum, most_likely};
+use crate::tensors::ModelTensors;
 use crate::weights::DecoderWeights;
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -116,9 +117,9 @@ impl Engine {
                 advice: "f32, f16, bf16, f8e4m3 or f8e5m2".to_owned(),
             });
         }
-        let vocabulary = file.tensor("token_embd.weight")?.shape.first().copied();
-        let vocabulary = vocabulary.unwrap_or_default();
-        let all = check_memory(runtime, file, &model, &limits, config.cached)?;
+        let tensors = ModelTensors::of(file, &model);
+        let vocabulary = tensors.first_extent("token_embd.weight")?;
+        let all = check_memory(runtime, &tensors, &limits, config.cached)?;
         let name = match (config.session.as_str(), model.name.as_str()) {
             ("", "") => "llm".to_owned(),
             ("", name) => name
@@ -129,8 +130,8 @@ impl Engine {
             (name, _) => name.to_owned(),
         };
         let session = runtime.session(&name, SessionConfig::default())?;
-        let of = (&model, context);
-        let weights = DecoderWeights::load(file, of, &session, |bytes| progress(bytes, all))?;
+        let weights =
+            DecoderWeights::load(tensors, context, &session, |bytes| progress(bytes, all))?;
         let arguments = session.alloc(ModelDecoder::argument_layout(&limits)?, Regime::Pool)?;
         let bound = DeviceTensor::of(session.bind(arguments)?);
         let logits_all = session.alloc(
@@ -193,6 +194,11 @@ impl Engine {
     /// Positions that a request may have.
     pub fn context(&self) -> u64 {
         self.context
+    }
+
+    /// Number of tokens of the vocabulary; each is below it.
+    pub fn vocabulary(&self) -> u64 {
+        self.decoder.vocabulary()
     }
 
     /// Its session, the tenant of its memory.

@@ -19,11 +19,16 @@ pub enum LlmError {
     },
     /// The memory that was planned is not there.
     #[error("{what}\ntry: {advice}")]
+    #[non_exhaustive]
     Memory {
         /// How much is needed for what.
         what: String,
         /// What would fit.
         advice: String,
+        /// Bytes that are needed.
+        needed_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
     },
     /// A request that can never run.
     #[error("{what}\ntry: {advice}")]

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod checkpoint;
 mod config;
 mod decoder;
 mod engine;
@@ -15,6 +16,7 @@ mod request;
 mod rotary;
 mod sampler;
 mod step_ops;
+mod tensors;
 mod weights;
 
 pub use config::{ExpertConfig, ModelConfig};

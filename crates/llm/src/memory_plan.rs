@@ -1,6 +1,5 @@
 //! Memory of an engine, planned before any is taken.
 
-use fercuda_modelfile::ModelFile;
 use fercuda_runtime::Runtime;
 use fercuda_tensor::Dtype;
 
@@ -8,6 +7,7 @@ use crate::config::ModelConfig;
 use crate::decoder::{PLACES, StepLimits, memory_bytes};
 use crate::error::LlmError;
 use crate::request::EngineConfig;
+use crate::tensors::ModelTensors;
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -74,13 +74,12 @@ fn mebibytes(bytes: u64) -> String {
 /// Compares what is planned with the device's free memory; returns the bytes of the weights.
 pub(crate) fn check_memory(
     runtime: &Runtime,
-    file: &ModelFile,
-    model: &ModelConfig,
+    tensors: &ModelTensors<'_>,
     limits: &StepLimits,
     cached: Dtype,
 ) -> Result<u64> {
-    let weights: u64 = file.tensors().map(|it| it.bytes.len() as u64).sum();
-    let (cache, step) = memory_bytes(model, limits, file, cached)?;
+    let weights = tensors.bytes();
+    let (cache, step) = memory_bytes(tensors, limits, cached)?;
     let step = step.saturating_add(KERNELS);
     let free = runtime.memory()?.free_bytes;
     let all = weights.saturating_add(cache).saturating_add(step);
@@ -102,5 +101,10 @@ pub(crate) fn check_memory(
         0 => "a smaller model, or one quantised to fewer bits".to_owned(),
         positions => format!("a cache of at most {positions} positions"),
     };
-    Err(LlmError::Memory { what, advice })
+    Err(LlmError::Memory {
+        what,
+        advice,
+        needed_bytes: all,
+        free_bytes: free,
+    })
 }

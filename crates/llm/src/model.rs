@@ -1,5 +1,6 @@
 //! Architectures: what a decoder of each has of its own.
 
+mod checkpoint;
 mod gemma;
 mod gpt_oss;
 mod llama;
@@ -9,6 +10,7 @@ mod qwen;
 mod spec;
 
 use crate::error::{LlmError, unsupported};
+pub(crate) use checkpoint::{CHECKPOINTS, CheckpointSpec};
 pub(crate) use spec::{BiasedProducts, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
 
 /// Names in files, with what is special.

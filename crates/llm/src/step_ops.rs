@@ -11,7 +11,8 @@ use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
 use crate::model::{DecoderSpec, ExpertWeighting};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::weights::{ExpertWeights, MatrixFormat, WeightMatrix};
+use crate::tensors::MatrixFormat;
+use crate::weights::{ExpertWeights, WeightMatrix};
 
 type Result<T> = std::result::Result<T, LlmError>;
 

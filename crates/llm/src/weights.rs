@@ -1,17 +1,18 @@
 //! Tensors of a model in device memory, as the file has them.
 
-use std::borrow::Cow;
-
-use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_runtime::{Regime, Session};
-use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
 use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms};
 use crate::recorder::DeviceTensor;
+use crate::tensors::{FileMatrix, MatrixFormat, ModelTensors};
 
 type Result<T> = std::result::Result<T, LlmError>;
+
+/// Bytes of a matrix that are uploaded at once.
+const PIECE_BYTES: usize = 8 << 20;
 
 /// A matrix by which vectors are multiplied, or whose rows are chosen.
 #[derive(Clone, Debug)]
@@ -19,15 +20,6 @@ pub(crate) struct WeightMatrix {
     pub(crate) tensor: DeviceTensor,
     pub(crate) format: MatrixFormat,
     pub(crate) outputs: u64,
-}
-
-/// How a matrix lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixFormat {
-    /// Elements of a type.
-    Plain(Dtype),
-    /// Bytes of blocks.
-    Blocks(BlockFormat),
 }
 
 /// Weights of a layer.
@@ -101,42 +93,10 @@ pub(crate) struct DecoderWeights {
     pub(crate) vocabulary: u64,
 }
 
-/// A matrix as the file has it, or one of each expert.
-#[derive(Clone, Copy)]
-struct FileMatrix<'a> {
-    bytes: &'a [u8],
-    format: MatrixFormat,
-    /// Of what lies in memory.
-    dtype: Dtype,
-    /// Number of experts; 1 for a matrix.
-    experts: u64,
-    outputs: u64,
-    /// Elements of that type in a row.
-    row: u64,
-}
-
-impl FileMatrix<'_> {
-    /// The first rows, and the others.
-    fn parted(self, first: u64) -> [Self; 2] {
-        let bytes = (first * self.row * self.dtype.bytes()) as usize;
-        let (before, behind) = self.bytes.split_at(bytes.min(self.bytes.len()));
-        let part = |bytes, outputs| Self {
-            bytes,
-            outputs,
-            ..self
-        };
-        [
-            part(before, first),
-            part(behind, self.outputs.saturating_sub(first)),
-        ]
-    }
-}
-
-/// Reader of tensors, which checks their shapes.
+/// Uploads tensors, whose shapes are checked.
 struct WeightLoader<'a> {
-    model: &'a ModelFile,
+    tensors: ModelTensors<'a>,
     session: &'a Session,
-    architecture: &'a str,
 }
 
 fn upload(session: &Session, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<DeviceTensor> {
@@ -151,23 +111,8 @@ fn upload_floats(session: &Session, values: &[f32]) -> Result<DeviceTensor> {
 }
 
 impl<'a> WeightLoader<'a> {
-    fn tensor(&self, name: &str) -> Result<StoredTensor<'a>> {
-        self.model.tensor(name).map_err(|error| match error {
-            fercuda_modelfile::Error::NoTensor { .. } => self.missing(name),
-            error => error.into(),
-        })
-    }
-
-    fn missing(&self, name: &str) -> LlmError {
-        let architecture = self.architecture;
-        unsupported(
-            format!("the file does not have {name}, which {architecture} needs"),
-            "a file with all tensors of its architecture, as a current converter writes it",
-        )
-    }
-
     fn has(&self, name: &str) -> bool {
-        self.model.tensor(name).is_ok()
+        self.tensors.has(name)
     }
 
     /// A vector, as f32.
@@ -176,12 +121,7 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn floats(&self, name: &str, length: u64) -> Result<Vec<f32>> {
-        let tensor = self.tensor(name)?;
-        if tensor.elements() != length {
-            let what = format!("{name} has {} elements, not {length}", tensor.elements());
-            return Err(unsupported(what, "another file: this one is damaged"));
-        }
-        Ok(tensor.decode()?)
+        self.tensors.floats(name, length)
     }
 
     /// A vector, as f32, if the file has it or must have it.
@@ -194,88 +134,47 @@ impl<'a> WeightLoader<'a> {
 
     /// A matrix of so many inputs, and outputs, if they are known.
     fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
-        self.matrices(name, None, inputs, outputs)
+        self.tensors.matrices(name, None, inputs, outputs)
     }
 
-    /// Matrices of experts, or one.
-    fn matrices(
-        &self,
-        name: &str,
-        experts: Option<u64>,
-        inputs: u64,
-        outputs: Option<u64>,
-    ) -> Result<FileMatrix<'a>> {
-        let tensor = self.tensor(name)?;
-        let damaged = |shape: &[u64]| {
-            let wanted = outputs.map_or("any".to_owned(), |it| it.to_string());
-            let of = experts.map_or(String::new(), |it| format!("{it}, "));
-            let what = format!("{name} is {shape:?}, not [{of}{wanted}, {inputs}]");
-            unsupported(what, "another file: this one is damaged")
-        };
-        let (own, width) = match (experts, tensor.shape.as_slice()) {
-            (None, &[own, width]) => (own, width),
-            (Some(experts), &[all, own, width]) if all == experts => (own, width),
-            _ => return Err(damaged(&tensor.shape)),
-        };
-        if width != inputs || own == 0 || outputs.is_some_and(|it| it != own) {
-            return Err(damaged(&tensor.shape));
+    /// Uploads matrices of one type, one after another, as rows of one: some rows at a time, so
+    /// that a driver, which copies what it gets to memory of its own, holds no more than that.
+    fn rows(&self, parts: &[FileMatrix<'_>]) -> Result<DeviceTensor> {
+        let all = parts.iter().map(|it| it.experts * it.outputs).sum();
+        let FileMatrix { dtype, row, .. } = parts[0];
+        let session = self.session;
+        let layout = Layout::contiguous(dtype, &[all, row])?;
+        let id = session.alloc(layout, Regime::Pool)?;
+        let row_bytes = ((row * dtype.bytes()) as usize).max(1);
+        let piece_bytes = (PIECE_BYTES / row_bytes).max(1) * row_bytes;
+        let mut first = 0;
+        for bytes in parts.iter().flat_map(|it| it.bytes.chunks(piece_bytes)) {
+            let end = first + (bytes.len() / row_bytes) as u64;
+            let piece = session.view(id, |all| Ok(all.slice(0, first..end, 1)?))?;
+            session.upload_bytes(piece, bytes)?;
+            session.free(piece)?;
+            first = end;
         }
-        let rows = own * experts.unwrap_or(1);
-        let (format, dtype, row) = match tensor.kind {
-            TensorType::Scalar(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::Bf16)) => {
-                (MatrixFormat::Plain(dtype), dtype, width)
-            }
-            TensorType::Block(format) => {
-                let row = tensor.bytes.len() as u64 / rows;
-                (MatrixFormat::Blocks(format), Dtype::U8, row)
-            }
-            kind => {
-                return Err(unsupported(
-                    format!("{name} has elements of {kind}"),
-                    "`fercuda model quantize` to another type",
-                ));
-            }
-        };
-        Ok(FileMatrix {
-            bytes: tensor.bytes,
-            format,
-            dtype,
-            experts: experts.unwrap_or(1),
-            outputs: own,
-            row,
-        })
+        Ok(DeviceTensor::of(session.bind(id)?))
     }
 
     /// Uploads matrices of experts.
     fn of_experts(&self, matrix: FileMatrix<'_>) -> Result<WeightMatrix> {
-        let FileMatrix {
-            experts,
-            outputs,
-            row,
-            ..
-        } = matrix;
-        let shape = [experts, outputs, row];
+        let shape = [matrix.experts, matrix.outputs, matrix.row];
+        let (format, outputs) = (matrix.format, matrix.outputs);
         Ok(WeightMatrix {
-            tensor: upload(self.session, matrix.dtype, &shape, matrix.bytes)?,
-            format: matrix.format,
+            tensor: self.rows(&[matrix])?.reshape(&shape)?,
+            format,
             outputs,
         })
     }
 
     /// Uploads matrices of one type as one, one after another.
-    fn joined(&self, part: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
-        let outputs = part.iter().map(|it| it.outputs).sum();
-        let FileMatrix {
-            format, dtype, row, ..
-        } = part[0];
-        let bytes = match part {
-            [one] => Cow::Borrowed(one.bytes),
-            several => Cow::Owned(several.iter().flat_map(|it| it.bytes).copied().collect()),
-        };
+    fn joined(&self, parts: &[FileMatrix<'_>]) -> Result<WeightMatrix> {
         Ok(WeightMatrix {
-            tensor: upload(self.session, dtype, &[outputs, row], &bytes)?,
-            format,
-            outputs,
+            tensor: self.rows(parts)?,
+            format: parts[0].format,
+            outputs: parts.iter().map(|it| it.outputs).sum(),
         })
     }
 
@@ -374,7 +273,10 @@ impl<'a> WeightLoader<'a> {
         ];
         let [gate, up, down] = parts.map(|(part, inputs, outputs)| {
             let name = name(&format!("{part}.weight"));
-            self.of_experts(self.matrices(&name, Some(count), inputs, Some(outputs))?)
+            let matrices = self
+                .tensors
+                .matrices(&name, Some(count), inputs, Some(outputs));
+            self.of_experts(matrices?)
         });
         let is_biased = config.spec.biases == BiasedProducts::All;
         let biases = match is_biased || self.has(&name("ffn_gate_exps.bias")) {
@@ -399,7 +301,7 @@ impl<'a> WeightLoader<'a> {
                 ])
             }
             false if config.spec.weighting == ExpertWeighting::SigmoidBefore => {
-                return Err(self.missing(&name("ffn_gate_shexp.weight")));
+                return Err(self.tensors.missing(&name("ffn_gate_shexp.weight")));
             }
             false => None,
         };
@@ -466,19 +368,17 @@ fn of_heads(config: &ModelConfig) -> [u64; 3] {
 }
 
 impl DecoderWeights {
-    /// Uploads the weights of a file for requests of that context; `progress` gets the bytes of
-    /// each layer when they are there.
+    /// Uploads the weights of a model for requests of that context; `progress` gets the bytes that
+    /// are there behind each layer.
     pub(crate) fn load(
-        model: &ModelFile,
-        (config, context): (&ModelConfig, u64),
+        tensors: ModelTensors<'_>,
+        context: u64,
         session: &Session,
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
-        let loader = WeightLoader {
-            model,
-            session,
-            architecture: &config.architecture,
-        };
+        let config = tensors.config();
+        let loader = WeightLoader { tensors, session };
+        tensors.prefetch(0);
         let embedding = loader.single("token_embd.weight", config.hidden, None)?;
         let vocabulary = embedding.outputs;
         let head = match loader.has("output.weight") {
@@ -489,6 +389,7 @@ impl DecoderWeights {
         progress(session.held_bytes());
         let mut layers = Vec::new();
         for layer in 0..config.layers {
+            tensors.prefetch(layer + 1);
             layers.push(loader.layer(config, layer)?);
             progress(session.held_bytes());
         }

@@ -56,6 +56,21 @@ impl FileMapping {
     }
 }
 
+impl FileMapping {
+    /// Begins to read bytes from the disk, which does not wait for them. A system that cannot reads
+    /// them when they are used.
+    pub(crate) fn prefetch(&self, bytes: std::ops::Range<usize>) {
+        if let MappedBytes::Map(map) = &self.0
+            && bytes.start < bytes.end
+            && bytes.end <= map.len()
+        {
+            let advised = map.advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
+            // It is advice.
+            advised.unwrap_or_default();
+        }
+    }
+}
+
 impl AsRef<[u8]> for FileMapping {
     fn as_ref(&self) -> &[u8] {
         match &self.0 {

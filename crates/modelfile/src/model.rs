@@ -104,6 +104,13 @@ impl ModelPart {
         })
     }
 
+    fn mapping(&self) -> &FileMapping {
+        match &self.content {
+            PartContent::Gguf(file) => file.bytes(),
+            PartContent::Safetensors(file) => file.bytes(),
+        }
+    }
+
     fn tensor_count(&self) -> usize {
         match &self.content {
             PartContent::Gguf(file) => file.tensors().len(),
@@ -330,6 +337,23 @@ impl ModelFile {
                 count: self.by_name.len(),
                 near: near.map_or(String::new(), |it| format!("; one is {:?}", it.name)),
             }),
+        }
+    }
+
+    /// Begins to read tensors whose names begin so, without waiting for them: for those that are
+    /// used next.
+    pub fn prefetch(&self, prefix: &str) {
+        let first = self.by_name.partition_point(|at| *self.name(*at) < *prefix);
+        for at in &self.by_name[first..] {
+            let part = &self.parts[at.0 as usize];
+            let Some(tensor) = part.nth(at.1 as usize) else {
+                return;
+            };
+            if !tensor.name.starts_with(prefix) {
+                return;
+            }
+            let begin = tensor.at as usize;
+            part.mapping().prefetch(begin..begin + tensor.bytes.len());
         }
     }
 

@@ -74,6 +74,14 @@ impl ModelFile {
         names
     }
 
+    /// Whether there is a weight of that name, of however many tensors.
+    pub fn has_weight(&self, name: &str) -> bool {
+        match self.way_of(name) {
+            WeightWay::Plain => self.tensor(name).is_ok(),
+            WeightWay::Read(_) => true,
+        }
+    }
+
     /// A weight as f32, of however many tensors.
     ///
     /// # Errors

@@ -143,6 +143,10 @@ impl<B: AsRef<[u8]>> Safetensors<B> {
         self.bytes.as_ref()
     }
 
+    pub(crate) fn bytes(&self) -> &B {
+        &self.bytes
+    }
+
     fn header(&self) -> &[u8] {
         let header = self.file().get(8..8 + self.header_bytes);
         header.unwrap_or_default()

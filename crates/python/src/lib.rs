@@ -14,6 +14,7 @@ mod arguments;
 mod buffer;
 mod dispatcher;
 mod dlpack;
+mod engine_thread;
 mod errors;
 mod exceptions;
 mod exchange;
@@ -22,9 +23,12 @@ mod extents;
 mod graphs;
 mod host;
 mod html;
+mod inference_errors;
 mod interrupt;
 mod job;
 mod kernels;
+mod language_model;
+mod model_source;
 mod numpy;
 mod op_devices;
 mod op_failure;
@@ -38,6 +42,7 @@ mod requests;
 mod session;
 mod signature;
 mod stream;
+mod text_tokens;
 mod triton;
 mod vram;
 
@@ -75,6 +80,10 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<triton::PyTritonKernel>()?;
     module.add_class::<plan::PyPlan>()?;
     module.add_class::<vram::PyVramFile>()?;
+    module.add_class::<model_source::PyModelFiles>()?;
+    module.add_class::<language_model::PyLanguageModel>()?;
+    module.add_class::<language_model::PyTokenStream>()?;
+    module.add_class::<text_tokens::PyTokenizer>()?;
     module.add_class::<ops::PyOpPlan>()?;
     module.add_function(wrap_pyfunction!(ops::run_op, module)?)?;
     module.add_function(wrap_pyfunction!(ops::plan_op, module)?)?;
@@ -88,5 +97,6 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe::is_hooked, module)?)?;
     module.add_function(wrap_pyfunction!(probe::intercepted, module)?)?;
     module.add_function(wrap_pyfunction!(probe::interface_version, module)?)?;
+    module.add_function(wrap_pyfunction!(model_source::write_random_model, module)?)?;
     module.add_function(wrap_pyfunction!(end, module)?)
 }

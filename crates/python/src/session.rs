@@ -62,6 +62,13 @@ fn select(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Select>> {
     }))
 }
 
+impl PyRuntime {
+    /// The runtime, for work in another thread.
+    pub(crate) fn shared(&self) -> Runtime {
+        (*self.runtime).clone()
+    }
+}
+
 /// (epoch, sessions ended, bytes returned, was reset, others)
 type RebootRow = (u64, usize, u64, bool, Vec<(String, u64, u64)>);
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use fercuda_tokenizer::{Detokenizer, Tokenizer};
+use fercuda_tokenizer::{Detokenizer, StopMatcher, Tokenizer};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -17,7 +17,6 @@ use crate::answer_event::{
 };
 use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
-use crate::stop_text::StopMatcher;
 use crate::token_engine::{GeneratedToken, TokenEngine, TokenFinish};
 
 /// A request that the engine has.

@@ -15,7 +15,6 @@ mod openai_request;
 mod order;
 mod server;
 mod service;
-mod stop_text;
 mod stream;
 mod token_engine;
 mod tool_syntax;

@@ -11,6 +11,7 @@ mod hf;
 mod prompt;
 mod source;
 mod special;
+mod stop_text;
 mod tokenizer;
 mod vocabulary;
 
@@ -18,4 +19,5 @@ pub use chat::{ChatRequest, ChatTemplate, ChatValue};
 pub use detokenizer::Detokenizer;
 pub use error::{Result, TokenizerError};
 pub use prompt::{Prompt, Special};
+pub use stop_text::StopMatcher;
 pub use tokenizer::Tokenizer;

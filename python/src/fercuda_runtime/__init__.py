@@ -8,9 +8,10 @@
         values = buffer.download()
 
 Modules: `scripting_api` (sessions, ignition), `runtime` (buffers, jobs, telemetry), `ops`
-(primitives over arrays of any library with DLPack), `guest_hooks` (settings that make other
-libraries share the pool), `platform` (what this machine has), `execution_contract` (versioned
-guarantees of this package), `errors`. Everything is thread-safe; calls that wait release the GIL.
+(primitives over arrays of any library with DLPack), `inference` (language models), `guest_hooks`
+(settings that make other libraries share the pool), `platform` (what this machine has),
+`execution_contract` (versioned guarantees of this package), `errors`. Everything is thread-safe;
+calls that wait release the GIL.
 """
 
 import atexit as _atexit

@@ -55,6 +55,9 @@ def interface_version() -> int:
 def end() -> None:
     """For `atexit`: from then on none of our threads calls into Python."""
 
+def write_random_model(path: str | PathLike[str], shape: str, kind: str, seed: int) -> None:
+    """Writes a model with random weights: see `inference.random_model`."""
+
 @final
 class Runtime:
     """A device, and the process's memory pool there.
@@ -1012,3 +1015,148 @@ def op_row(
     list[tuple[str, str, Any, list[str]]],
 ]:
     """Texts of an op, its operands, names of its results, its parameters."""
+
+_Chosen = tuple[int, float | None, list[tuple[int, float]]]
+
+@final
+class Tokenizer:
+    """A tokenizer with its chat template: see `inference.Tokenizer`."""
+
+    @staticmethod
+    def open(path: str | PathLike[str]) -> Tokenizer:
+        """Of a tokenizer.json, or of a model."""
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens."""
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text."""
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text."""
+    @property
+    def generation_ends(self) -> list[int]:
+        """Tokens at which a generation ends."""
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be rendered."""
+    def encode(self, text: str, *, special: bool = False, framed: bool = True) -> list[int]:
+        """The tokens of a text."""
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+    def piece(self, token: int) -> str | None:
+        """A token as the file spells it."""
+    def token_of_piece(self, piece: str) -> int | None:
+        """The token that the file spells so."""
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+    def is_control(self, token: int) -> bool:
+        """Whether a token is structure."""
+    def chat_json(
+        self, messages: str, tools: str | None, variables: str, add_generation_prompt: bool
+    ) -> tuple[str, list[int]]:
+        """Text and tokens of a conversation in JSON."""
+
+@final
+class ModelFiles:
+    """The files of a model: see `inference.ModelAdapter`."""
+
+    @staticmethod
+    def open(
+        name: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None
+    ) -> ModelFiles:
+        """Finds and opens a model."""
+    @property
+    def name(self) -> str:
+        """That of the file, folder or repository."""
+    @property
+    def format(self) -> Literal["gguf", "safetensors"]:
+        """Of its weights."""
+    @property
+    def files(self) -> list[str | PathLike[str]]:
+        """Files with weights."""
+    @property
+    def chat_template(self) -> str | None:
+        """The template's text."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+    @property
+    def config_json(self) -> str | None:
+        """The config.json; None of a GGUF file."""
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the first file."""
+    def tensors(self) -> list[tuple[str, str, list[int], int, str | PathLike[str]]]:
+        """Name, type, shape, bytes and file of each tensor."""
+    def read(self, name: str) -> tuple[list[int], bytes]:
+        """Shape and f32 elements of a weight."""
+    def described(self) -> tuple[str, int, int]:
+        """Architecture, layers, context."""
+    def load(
+        self,
+        runtime: Runtime,
+        settings: Mapping[str, Any],
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> LanguageModel:
+        """Loads it onto a device."""
+
+class LanguageModel:
+    """A model on a device: see `inference.LanguageModel`."""
+
+    @property
+    def name(self) -> str:
+        """That of its files."""
+    @property
+    def architecture(self) -> str:
+        """By its name in GGUF files."""
+    @property
+    def context(self) -> int:
+        """Positions of a request."""
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens."""
+    @property
+    def session_name(self) -> str:
+        """Its tenant."""
+    @property
+    def held_bytes(self) -> int:
+        """Device memory that it holds."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+    def load_figures(self) -> tuple[int, int, int, int]:
+        """Requests that run and that wait, free blocks and all."""
+    def start(self, tokens: Sequence[int], settings: Mapping[str, Any]) -> TokenStream:
+        """Queues a request."""
+    def close(self) -> None:
+        """Ends its requests, and frees its memory."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class TokenStream:
+    """A text that is generated: see `inference.TextStream`."""
+
+    def poll(self) -> str | None:
+        """The next part, None if there is none yet. Raises `StopIteration` at the end."""
+    def wait(self) -> None:
+        """Waits for a part or an end, for at most 50 ms; handles signals."""
+    def wake(self, waker: Callable[[], object]) -> bool:
+        """Has this called once there is a part or an end; false if there is one."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Number of tokens of the prompt."""
+    @property
+    def finish(self) -> tuple[str, str | None] | None:
+        """Why it has ended, and the text that ended it."""
+    def chosen(self) -> tuple[list[_Chosen], int]:
+        """Tokens so far, and how many of the prompt the cache had."""
+    def cancel(self) -> None:
+        """Ends it, without waiting for that."""
+    def close(self) -> None:
+        """Ends it; its blocks are free then."""

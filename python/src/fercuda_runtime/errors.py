@@ -258,6 +258,30 @@ class TritonError(FercudaError, ValueError):
     unsupported features, or another device than it was compiled for."""
 
 
+class ModelError(FercudaError, ValueError):
+    """Files that are no model that is supported, or that are damaged; the message names the file."""
+
+
+class HubError(FercudaError, OSError):
+    """A model that could not be fetched by its name. No message has a token.
+
+    `status`: 401 or 403, where the hub refuses it. `is_reachable`: whether there was an answer.
+    """
+
+    status: int | None
+    is_reachable: bool
+
+
+class RequestError(FercudaError, ValueError):
+    """A text that a model cannot generate: its prompt or an option does not fit. Other requests go
+    on."""
+
+
+class ChatTemplateError(FercudaError, ValueError):
+    """A conversation that a model's chat template cannot be rendered for, or a template that
+    fails."""
+
+
 class ImportedError(FercudaError, RuntimeError):
     """A framework (`framework`) was imported before it could be configured."""
 

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use fercuda_llm::{Engine, EngineConfig, GenerationRequest, ModelConfig, SamplerConfig};
-use fercuda_modelfile::ModelFile;
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use serde::Serialize;
 
@@ -28,7 +27,7 @@ Examples:
   fercuda bench model model.gguf
   fercuda bench model model.gguf -p 512,4096 -n 128 -d 0,32768 --json")]
 pub(crate) struct ModelBenchArgs {
-    /// A GGUF file.
+    /// A GGUF file, a folder with safetensors, or OWNER/NAME[:FILE-OR-TYPE] at Hugging Face.
     model: PathBuf,
     /// Lengths of prompts; 0 for none.
     #[arg(
@@ -274,10 +273,11 @@ fn mean(rates: &[f64]) -> (f64, f64) {
 }
 
 pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
-    let file = ModelFile::open(&args.model)
+    let source = super::find(&args.model)
         .with_context(|| format!("cannot load {}", args.model.display()))?;
+    let file = &source.file;
     let runtime = Runtime::open(RuntimeConfig::default())?;
-    let context = ModelConfig::of(&file)?.context;
+    let context = ModelConfig::of(file)?.context;
     let tests = tests(args, context)?;
     let each = tests.iter().map(ModelTest::positions).max().unwrap_or(2);
     let each = each.min(context);
@@ -288,12 +288,12 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
         cache_tokens: Some(each.next_multiple_of(BLOCK) * u64::from(args.parallel)),
         ..EngineConfig::default()
     };
-    let engine = Engine::load(&runtime, &file, &config, |_, _| {})?;
+    let engine = Engine::load(&runtime, file, &config, |_, _| {})?;
     if let Some(tokens) = args.ops {
         print_ops(engine, tokens)?;
         return Ok(ExitStatus::Success.into());
     }
-    let vocabulary = file.tensor("token_embd.weight")?.shape[0];
+    let vocabulary = engine.vocabulary();
     let mut measured = MeasuredModel {
         engine,
         random: fastrand::Rng::new(),
@@ -342,9 +342,10 @@ fn tests(args: &ModelBenchArgs, context: u64) -> Result<Vec<ModelTest>> {
     Ok(tests)
 }
 
-fn name(path: &Path) -> String {
-    path.file_name()
-        .map_or_else(String::new, |it| it.to_string_lossy().into_owned())
+/// The last part of what was named.
+fn name(model: &Path) -> String {
+    let file = model.file_name();
+    file.map_or_else(String::new, |it| it.to_string_lossy().into_owned())
 }
 
 /// Times of ops, those of one kind together, the longest first.

@@ -30,7 +30,7 @@ const COMMANDS: &str = "\
 #[command(after_help = "\
 A line is a message; one that begins with / is a command: /help lists them.
 Ctrl-C stops an answer, and the conversation goes on; at the prompt it ends the
-program, as Ctrl-D does. The file's chat template makes the conversation; texts
+program, as Ctrl-D does. The model's chat template makes the conversation; texts
 of control tokens in messages stay text.
 
 Examples:
@@ -84,13 +84,12 @@ impl Conversation {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut model = args.model.load()?;
-    let Some(source) = args.template.source(model.template.as_ref())? else {
+    let Some(template) = args.template.of(&mut model)? else {
         bail_usage!(
-            "the file has no chat template\ntry: --chat-template, or fercuda generate, or a file of \
-             an instruction model"
+            "the model has no chat template\ntry: --chat-template, or fercuda generate, or an \
+             instruction model"
         );
     };
-    let template = ChatTemplate::new(&source, &model.tokenizer)?;
     let is_terminal = std::io::stdin().is_terminal();
     if is_terminal {
         note!("/help lists commands; Ctrl-C stops an answer, Ctrl-D ends");

@@ -22,6 +22,7 @@ FERCUDA_SOFT_CHECK=0 leaves checks out and is faster.
 Examples:
   fercuda generate smollm2.gguf --prompt 'The capital of France is' \\
       --max-tokens 32
+  fercuda generate owner/name:Q4_K_M --prompt 'Once upon a time'
   fercuda generate model.gguf --prompt - --temperature 0.8 --seed 1 < prompt.txt
   fercuda generate model.gguf --prompt 'Once' --json | jq .tokens_per_second")]
 pub(crate) struct Args {

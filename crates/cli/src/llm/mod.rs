@@ -14,18 +14,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig};
-use fercuda_modelfile::ModelFile;
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::Dtype;
-use fercuda_tokenizer::Tokenizer;
+use fercuda_tokenizer::{ChatTemplate, Tokenizer, TokenizerError};
+use indicatif::ProgressBar;
 use signal_hook::consts::SIGINT;
 
 use crate::input::read_at_most;
 use crate::out::{is_quiet, step, write};
 use crate::progress::progress_bar;
 use crate::status::bail_usage;
-use crate::terminal::bytes;
+use crate::terminal::{bytes, plain_text};
 
 /// Most bytes of a prompt, or of a line of a conversation.
 pub(crate) const MOST_PROMPT: u64 = 16 << 20;
@@ -35,7 +36,7 @@ const MOST_TEMPLATE: u64 = 1 << 20;
 /// Options of the commands that load a model.
 #[derive(clap::Args)]
 pub(crate) struct ModelArgs {
-    /// A GGUF file.
+    /// A GGUF file, a folder with safetensors, or OWNER/NAME[:FILE-OR-TYPE] at Hugging Face.
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Positions of a conversation [default: the model's, at most 8192].
@@ -55,10 +56,10 @@ pub(crate) struct TemplateArgs {
 }
 
 impl TemplateArgs {
-    /// The template's text: the file's, or else the model's, if it has one.
-    pub(crate) fn source(&self, of_model: Option<&String>) -> Result<Option<String>> {
+    /// The template: the file's, or else the model's, which it is taken from, if it has one.
+    pub(crate) fn of(&self, model: &mut LoadedModel) -> Result<Option<ChatTemplate>> {
         let Some(path) = &self.chat_template else {
-            return Ok(of_model.cloned());
+            return Ok(std::mem::replace(&mut model.template, Ok(None))?);
         };
         let bytes = read_at_most(path, MOST_TEMPLATE)?;
         if bytes.len() as u64 > MOST_TEMPLATE {
@@ -69,7 +70,7 @@ impl TemplateArgs {
             );
         }
         match String::from_utf8(bytes) {
-            Ok(text) => Ok(Some(text)),
+            Ok(text) => Ok(Some(ChatTemplate::new(&text, &model.tokenizer)?)),
             Err(_) => bail_usage!(
                 "{} is no text of UTF-8\ntry: a chat template",
                 path.display()
@@ -134,8 +135,10 @@ impl SamplerArgs {
 pub(crate) struct LoadedModel {
     pub(crate) engine: Engine,
     pub(crate) tokenizer: Tokenizer,
-    /// The text of its chat template, if the file has one.
-    pub(crate) template: Option<String>,
+    /// Its chat template, if it has one; or why it is none.
+    pub(crate) template: Result<Option<ChatTemplate>, TokenizerError>,
+    /// Its name, for requests and messages.
+    pub(crate) name: String,
 }
 
 /// What was generated, and how long it took.
@@ -169,25 +172,18 @@ impl ModelArgs {
     pub(crate) fn load_with(&self, options: EngineConfig) -> Result<LoadedModel> {
         let begun = Instant::now();
         let about = || format!("cannot load {}", self.model.display());
-        let file = open(&self.model).with_context(about)?;
-        let Some(gguf) = file.gguf() else {
-            anyhow::bail!(
-                "{} is no GGUF file\ntry: fercuda model convert",
-                self.model.display()
-            );
-        };
-        let tokenizer = Tokenizer::from_gguf(gguf).with_context(about)?;
-        let template = gguf.get("tokenizer.chat_template");
-        let template = template.and_then(|it| Some(it.as_str()?.to_owned()));
+        let source = find(&self.model).with_context(about)?;
         let runtime = Runtime::open(RuntimeConfig::default())?;
         let cached: Dtype = self.kv_type.parse()?;
+        let template = source.chat_template();
         let config = EngineConfig {
+            session: session_name(&source.name),
             context: self.context,
             cached,
             ..options
         };
         let mut bar = None;
-        let engine = Engine::load(&runtime, &file, &config, |done, all| {
+        let engine = Engine::load(&runtime, &source.file, &config, |done, all| {
             bar.get_or_insert_with(|| progress_bar("loading", all, true))
                 .set_position(done.min(all));
         });
@@ -204,7 +200,8 @@ impl ModelArgs {
         );
         Ok(LoadedModel {
             engine,
-            tokenizer,
+            tokenizer: source.tokenizer,
+            name: source.name,
             template,
         })
     }
@@ -218,8 +215,35 @@ pub(crate) fn watch_interrupts() -> Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-fn open(path: &Path) -> Result<ModelFile> {
-    Ok(ModelFile::open(path)?)
+/// Opens a model by what the command line names; bars on stderr show what is downloaded of it.
+pub(crate) fn find(name: &Path) -> Result<ModelSource> {
+    let mut shown: Option<(String, ProgressBar)> = None;
+    let found = ModelSource::find(name, &mut |progress: DownloadProgress<'_>| {
+        let is_other = shown.as_ref().is_none_or(|(file, _)| file != progress.file);
+        if is_other {
+            if let Some((_, bar)) = shown.take() {
+                bar.finish_and_clear();
+            }
+            let bar = progress_bar("downloading", progress.size, true);
+            bar.set_message(plain_text(progress.file));
+            shown = Some((progress.file.to_owned(), bar));
+        }
+        if let Some((_, bar)) = &shown {
+            bar.set_position(progress.done);
+        }
+    });
+    if let Some((_, bar)) = shown {
+        bar.finish_and_clear();
+    }
+    Ok(found?)
+}
+
+/// A name of a session, which tools show as the tenant.
+fn session_name(name: &str) -> String {
+    name.chars()
+        .filter(|it| !it.is_control())
+        .take(40)
+        .collect()
 }
 
 impl LoadedModel {

@@ -15,7 +15,7 @@ use fercuda_server::{
     EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop, TokenEngine,
     TokenFinish, TokenRequest,
 };
-use fercuda_tokenizer::{ChatTemplate, Tokenizer};
+use fercuda_tokenizer::Tokenizer;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// File with that key.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Name of the model in requests [default: the file's, without its ending].
+    /// Name of the model in requests [default: that of its file or folder].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Run at most so many requests at once.
@@ -84,12 +84,6 @@ impl Args {
             bail_usage!("a key of no or of other characters than ASCII's letters, digits, signs");
         }
         Ok(Some(key))
-    }
-
-    fn name(&self) -> String {
-        let stem = || self.model.model.file_stem().unwrap_or_default();
-        let name = self.name.clone();
-        name.unwrap_or_else(|| stem().to_string_lossy().into_owned())
     }
 }
 
@@ -231,23 +225,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         cache_tokens: args.cache_tokens,
         ..EngineConfig::default()
     })?;
-    let template = match args.template.source(loaded.template.as_ref())? {
-        Some(source) => match ChatTemplate::new(&source, &loaded.tokenizer) {
-            Ok(template) => Some(template),
-            Err(error) => {
-                alert!("no chats: {error}");
-                None
-            }
-        },
-        None => {
-            alert!("no chats: the file has no chat template\ntry: --chat-template");
+    let template = match args.template.of(&mut loaded) {
+        Ok(Some(template)) => Some(template),
+        Ok(None) => {
+            alert!("no chats: the model has no chat template\ntry: --chat-template");
+            None
+        }
+        Err(error) => {
+            alert!("no chats: {error}");
             None
         }
     };
     try_steps(&mut loaded.engine, &loaded.tokenizer)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let model = ServedModel {
-        name: args.name(),
+        name: args.name.clone().unwrap_or(loaded.name),
         template,
         tokenizer: loaded.tokenizer,
         context: loaded.engine.context(),

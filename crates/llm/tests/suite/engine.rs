@@ -14,12 +14,12 @@ use fercuda_tensor::{BlockFormat, Dtype};
 
 use crate::model::{TinyModel, TinySizes};
 
-fn runtime() -> &'static Runtime {
+pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| Runtime::open(RuntimeConfig::default()).unwrap())
 }
 
-fn sizes(architecture: &'static str) -> TinySizes {
+pub(crate) fn sizes(architecture: &'static str) -> TinySizes {
     TinySizes {
         architecture,
         layers: 2,
@@ -111,7 +111,7 @@ fn architectures() -> Vec<(&'static str, TinySizes)> {
     ]
 }
 
-fn config(name: &str) -> EngineConfig {
+pub(crate) fn config(name: &str) -> EngineConfig {
     EngineConfig {
         session: name.to_owned(),
         batch_tokens: Some(16),
@@ -126,11 +126,11 @@ fn engine(model: &TinyModel, config: &EngineConfig) -> Engine {
     Engine::load(runtime(), &file, config, |_, _| {}).unwrap()
 }
 
-fn prompt(random: &mut fastrand::Rng, length: usize) -> Vec<u32> {
+pub(crate) fn prompt(random: &mut fastrand::Rng, length: usize) -> Vec<u32> {
     (0..length).map(|_| random.u32(..50)).collect()
 }
 
-fn request(tokens: &[u32], max_tokens: usize) -> GenerationRequest {
+pub(crate) fn request(tokens: &[u32], max_tokens: usize) -> GenerationRequest {
     GenerationRequest {
         tokens: tokens.to_vec(),
         max_tokens,
@@ -163,7 +163,11 @@ fn check(model: &TinyModel, before: &[u32], event: &GenerationEvent) {
 }
 
 /// Runs all requests to their ends; the tokens of each are compared as they come.
-fn run(engine: &mut Engine, model: &TinyModel, requests: Vec<GenerationRequest>) -> Vec<Vec<u32>> {
+pub(crate) fn run(
+    engine: &mut Engine,
+    model: &TinyModel,
+    requests: Vec<GenerationRequest>,
+) -> Vec<Vec<u32>> {
     let mut all: HashMap<RequestId, Vec<u32>> = HashMap::new();
     let mut order = Vec::new();
     for request in requests {

@@ -130,14 +130,14 @@ fn traits(architecture: &str) -> TinyTraits {
 #[derive(Debug)]
 pub(crate) struct TinyModel {
     pub(crate) sizes: TinySizes,
-    tensors: Vec<TinyTensor>,
+    pub(crate) tensors: Vec<TinyTensor>,
 }
 
 #[derive(Debug)]
-struct TinyTensor {
-    name: String,
-    shape: Vec<usize>,
-    values: Vec<f32>,
+pub(crate) struct TinyTensor {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
     /// Its bytes, if they are blocks.
     blocks: Option<(BlockFormat, Vec<u8>)>,
 }

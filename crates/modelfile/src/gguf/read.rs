@@ -194,6 +194,10 @@ impl<B: AsRef<[u8]>> Gguf<B> {
         self.bytes.as_ref()
     }
 
+    pub(crate) fn bytes(&self) -> &B {
+        &self.bytes
+    }
+
     /// Keys and values in the file's order. Keys are mostly UTF-8.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&[u8], GgufValue<'_>)> {
         self.keys.places.iter().map(|at| self.record(*at))

@@ -2,14 +2,15 @@
 
 /// Seeks texts that end an answer, and holds back what may be the beginning of one.
 #[derive(Debug)]
-pub(crate) struct StopMatcher {
+pub struct StopMatcher {
     stops: Vec<String>,
     /// Text that is not decided.
     held: String,
 }
 
 impl StopMatcher {
-    pub(crate) fn new(stops: Vec<String>) -> StopMatcher {
+    /// A matcher of these texts, none of which is empty.
+    pub fn new(stops: Vec<String>) -> StopMatcher {
         StopMatcher {
             stops,
             held: String::new(),
@@ -18,7 +19,7 @@ impl StopMatcher {
 
     /// Takes more text. Returns what is decided, and the text that ended it, if one did; of
     /// several, the one that begins first.
-    pub(crate) fn push(&mut self, text: &str) -> (String, Option<String>) {
+    pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         self.held.push_str(text);
         let found = self.stops.iter().filter_map(|stop| {
             let at = self.held.find(stop.as_str())?;
@@ -34,7 +35,7 @@ impl StopMatcher {
     }
 
     /// Returns what is held: no more text comes.
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 

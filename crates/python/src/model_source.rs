@@ -1,0 +1,323 @@
+//! Files of models as Python objects: what they have, and loading them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use fercuda_hub::{DownloadProgress, ModelSource};
+use fercuda_llm::{Engine, EngineConfig, LlmError, ModelConfig, SHAPES};
+use fercuda_modelfile::{GgufValue, ModelFile, PartContent, TensorType};
+use fercuda_runtime::{Dtype, Runtime};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::alive::{self, SharedPyObject};
+use crate::engine_thread::{EngineThread, ModelTexts};
+use crate::exceptions::plain;
+use crate::inference_errors;
+use crate::language_model::{ModelFacts, PyLanguageModel};
+use crate::session::PyRuntime;
+use crate::text_tokens::PyTokenizer;
+
+/// The longest time for which a signal is not handled.
+const SLICE: Duration = Duration::from_millis(50);
+/// Lists of metadata with more values are left out: they are vocabularies.
+const MOST_VALUES: u64 = 1024;
+
+/// How a model is loaded, by the names in the Python part.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct LoadSettings {
+    session: String,
+    context: Option<u64>,
+    cache_tokens: Option<u64>,
+    requests: u64,
+    batch_tokens: Option<u64>,
+    kv_type: String,
+}
+
+/// The files of a model. See the stubs.
+#[pyclass(
+    frozen,
+    weakref,
+    name = "ModelFiles",
+    module = "fercuda_runtime._fercuda"
+)]
+pub(crate) struct PyModelFiles {
+    name: String,
+    file: Arc<ModelFile>,
+    texts: Arc<ModelTexts>,
+    template: Option<String>,
+}
+
+/// Runs work in a thread of its own, and handles signals until it has a result. Interrupted, it
+/// goes on, and its result is dropped.
+fn run_aside<R: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> PyResult<R> {
+    alive::check_process(py)?;
+    let (sender, mut receiver) = channel();
+    let thread = Builder::new().name("fercuda load".to_owned());
+    let started = thread.spawn(move || {
+        if let Err(unsent) = sender.send(work()) {
+            alive::end_without_python(unsent);
+        }
+    });
+    started.map_err(|error| plain(py, "FercudaError", format!("no thread: {error}")))?;
+    loop {
+        let results = &mut receiver;
+        match py.detach(move || results.recv_timeout(SLICE)) {
+            Ok(done) => return Ok(done),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(plain(py, "FercudaError", "loading a model panicked"));
+            }
+        }
+    }
+}
+
+/// Calls `progress(what, done, size)`; what it raises is reported as of a `__del__`.
+fn report(progress: Option<&SharedPyObject>, what: &str, done: u64, size: u64) {
+    let Some(call) = progress.and_then(SharedPyObject::get) else {
+        return;
+    };
+    alive::with_python(|py| {
+        if let Err(error) = call.bind(py).call1((what, done, size)) {
+            error.write_unraisable(py, Some(call.bind(py)));
+        }
+    });
+}
+
+/// A value of a GGUF file; `None` of a long list.
+fn value<'py>(py: Python<'py>, value: &GgufValue<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    Ok(Some(match value {
+        GgufValue::Bool(it) => it.into_bound_py_any(py)?,
+        GgufValue::String(it) => String::from_utf8_lossy(it).into_bound_py_any(py)?,
+        GgufValue::F32(it) => it.into_bound_py_any(py)?,
+        GgufValue::F64(it) => it.into_bound_py_any(py)?,
+        GgufValue::U8(it) => it.into_bound_py_any(py)?,
+        GgufValue::I8(it) => it.into_bound_py_any(py)?,
+        GgufValue::U16(it) => it.into_bound_py_any(py)?,
+        GgufValue::I16(it) => it.into_bound_py_any(py)?,
+        GgufValue::U32(it) => it.into_bound_py_any(py)?,
+        GgufValue::I32(it) => it.into_bound_py_any(py)?,
+        GgufValue::U64(it) => it.into_bound_py_any(py)?,
+        GgufValue::I64(it) => it.into_bound_py_any(py)?,
+        GgufValue::Array(all) if all.len() > MOST_VALUES => return Ok(None),
+        GgufValue::Array(all) => {
+            let mut values = Vec::new();
+            for one in all.iter() {
+                values.extend(self::value(py, &one)?);
+            }
+            values.into_bound_py_any(py)?
+        }
+    }))
+}
+
+/// (name, type, shape, bytes, file)
+type FileTensorRow = (String, String, Vec<u64>, u64, PathBuf);
+
+#[pymethods]
+impl PyModelFiles {
+    /// Finds and opens a model by its path, or its name at Hugging Face.
+    #[staticmethod]
+    #[pyo3(signature = (name, progress=None))]
+    fn open(py: Python<'_>, name: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Self> {
+        let progress = progress.map(SharedPyObject::new);
+        let found = run_aside(py, move || {
+            let mut each = |it: DownloadProgress<'_>| {
+                report(progress.as_ref(), it.file, it.done, it.size);
+            };
+            ModelSource::find(&name, &mut each)
+        })?;
+        let source = found.map_err(|error| inference_errors::of_source(py, &error))?;
+        Ok(Self {
+            template: source.template().map(str::to_owned),
+            texts: Arc::new(ModelTexts {
+                template: source.chat_template(),
+                tokenizer: source.tokenizer,
+            }),
+            name: source.name,
+            file: Arc::new(source.file),
+        })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[getter]
+    fn format(&self) -> &'static str {
+        match self.file.gguf() {
+            Some(_) => "gguf",
+            None => "safetensors",
+        }
+    }
+
+    #[getter]
+    fn files(&self) -> Vec<PathBuf> {
+        let parts = self.file.parts().iter();
+        parts.map(|it| it.path().to_owned()).collect()
+    }
+
+    #[getter]
+    fn chat_template(&self) -> Option<&str> {
+        self.template.as_deref()
+    }
+
+    #[getter]
+    fn tokenizer(&self) -> PyTokenizer {
+        PyTokenizer::new(Arc::clone(&self.texts))
+    }
+
+    /// The config.json, as its text.
+    #[getter]
+    fn config_json(&self) -> Option<String> {
+        self.file.config().map(ToString::to_string)
+    }
+
+    /// Metadata of the first file, without long lists.
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        let first = self.file.parts().first();
+        match first.map(fercuda_modelfile::ModelPart::content) {
+            Some(PartContent::Gguf(file)) => {
+                for (key, own) in file.metadata() {
+                    if let Some(own) = value(py, &own)? {
+                        all.set_item(String::from_utf8_lossy(key), own)?;
+                    }
+                }
+            }
+            Some(PartContent::Safetensors(file)) => {
+                for (key, text) in file.metadata() {
+                    all.set_item(key, text)?;
+                }
+            }
+            None => {}
+        }
+        Ok(all)
+    }
+
+    fn tensors(&self) -> Vec<FileTensorRow> {
+        let row = |it: fercuda_modelfile::StoredTensor<'_>| {
+            let (name, kind, size) = (it.name.into_owned(), it.kind, it.bytes.len() as u64);
+            (name, kind.to_string(), it.shape, size, it.file.to_owned())
+        };
+        self.file.tensors().map(row).collect()
+    }
+
+    /// (shape, f32 bytes) of a weight.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+    ) -> PyResult<(Vec<u64>, Bound<'py, pyo3::types::PyBytes>)> {
+        let read = py.detach(|| {
+            let weight = self.file.read_weight(name)?;
+            let bytes: Vec<u8> = weight
+                .values
+                .iter()
+                .flat_map(|it| it.to_le_bytes())
+                .collect();
+            Ok((weight.shape, bytes))
+        });
+        let read: Result<_, fercuda_modelfile::Error> = read;
+        let (shape, bytes) = read.map_err(|error| plain(py, "ModelError", error))?;
+        Ok((shape, pyo3::types::PyBytes::new(py, &bytes)))
+    }
+
+    /// The architecture, its layers and its context, if it is supported.
+    fn described(&self, py: Python<'_>) -> PyResult<(String, u64, u64)> {
+        let config = ModelConfig::of(&self.file);
+        let config = config.map_err(|error| inference_errors::of_llm(py, &error))?;
+        Ok((config.architecture, config.layers, config.context))
+    }
+
+    #[pyo3(signature = (runtime, settings, progress=None))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        runtime: &PyRuntime,
+        settings: LoadSettings,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<PyLanguageModel> {
+        let cached: Dtype = settings
+            .kv_type
+            .parse()
+            .map_err(|error| plain(py, "DtypeError", format!("kv_type: {error}")))?;
+        let config = EngineConfig {
+            session: settings.session,
+            context: settings.context,
+            cache_tokens: settings.cache_tokens,
+            requests: settings.requests,
+            batch_tokens: settings.batch_tokens,
+            cached,
+            graphs: None,
+            wide_products: None,
+        };
+        let progress = progress.map(SharedPyObject::new);
+        let (runtime, file) = (runtime.shared(), Arc::clone(&self.file));
+        let loaded = run_aside(py, move || {
+            load(&runtime, &file, &config, progress.as_ref())
+        })?;
+        let engine = loaded.map_err(|error| inference_errors::of_llm(py, &error))?;
+        let facts = ModelFacts {
+            name: self.name.clone(),
+            architecture: engine.model().architecture.clone(),
+            context: engine.context(),
+            vocabulary: engine.vocabulary(),
+        };
+        let session = engine.session().clone();
+        let thread = EngineThread::start(engine, Arc::clone(&self.texts));
+        let thread =
+            thread.map_err(|error| plain(py, "FercudaError", format!("no thread: {error}")))?;
+        let texts = Arc::clone(&self.texts);
+        Ok(PyLanguageModel::new(thread, texts, session, facts))
+    }
+
+    fn __repr__(&self) -> String {
+        let (format, count) = (self.format(), self.file.tensor_count());
+        format!("<ModelFiles {:?}: {format}, {count} tensors>", self.name)
+    }
+}
+
+fn load(
+    runtime: &Runtime,
+    file: &ModelFile,
+    config: &EngineConfig,
+    progress: Option<&SharedPyObject>,
+) -> Result<Engine, LlmError> {
+    Engine::load(runtime, file, config, |done, all| {
+        report(progress, "loading", done.min(all), all);
+    })
+}
+
+/// Writes a model with random weights; see the stubs.
+#[pyfunction]
+#[pyo3(signature = (path, shape, kind, seed))]
+pub(crate) fn write_random_model(
+    py: Python<'_>,
+    path: PathBuf,
+    shape: &str,
+    kind: &str,
+    seed: u64,
+) -> PyResult<()> {
+    let Some(shape) = SHAPES.iter().find(|it| it.name == shape) else {
+        let names: Vec<&str> = SHAPES.iter().map(|it| it.name).collect();
+        let message = format!("no shape {shape:?}\ntry: one of {}", names.join(", "));
+        return Err(plain(py, "ConfigError", message));
+    };
+    let kind: TensorType = kind
+        .parse()
+        .map_err(|error| plain(py, "DtypeError", format!("type: {error}")))?;
+    let written = py.detach(|| {
+        let file = std::io::BufWriter::new(std::fs::File::create(&path)?);
+        shape.write(file, kind, seed, |_, _| {})
+    });
+    written.map_err(|error| inference_errors::of_llm(py, &error))
+}

@@ -1,0 +1,51 @@
+"""Language models: load one, generate text, stream it.
+
+    from fercuda_runtime.inference import generate, load, stream_generate
+
+    with load("model.gguf") as model:
+        print(generate(model, "The capital of France is", max_tokens=8))
+        for part in stream_generate(model, [{"role": "user", "content": "Hello!"}]):
+            print(part, end="", flush=True)
+
+A model is a GGUF file, the first of several, a folder with safetensors, or a name at Hugging Face
+as "owner/name", "owner/name:Q4_K_M" or "owner/name:file.gguf". Requests of any threads and tasks
+run together, in steps. `adapters` has the files of models, `tokenizers` texts and tokens. Times are
+in seconds, sizes in bytes, lengths in tokens.
+"""
+
+from .adapters import GgufAdapter, ModelAdapter, SafetensorsAdapter, StoredTensor, open_adapter
+from .generation import (
+    Generation,
+    GenerationOptions,
+    LanguageModel,
+    LoadFigures,
+    TextStream,
+    TokenChoice,
+    generate,
+    generate_async,
+    load,
+    random_model,
+    stream_generate,
+)
+from .tokenizers import Tokenizer, load_tokenizer
+
+__all__ = [
+    "Generation",
+    "GenerationOptions",
+    "GgufAdapter",
+    "LanguageModel",
+    "LoadFigures",
+    "ModelAdapter",
+    "SafetensorsAdapter",
+    "StoredTensor",
+    "TextStream",
+    "TokenChoice",
+    "Tokenizer",
+    "generate",
+    "generate_async",
+    "load",
+    "load_tokenizer",
+    "open_adapter",
+    "random_model",
+    "stream_generate",
+]
