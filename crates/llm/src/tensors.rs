@@ -1,6 +1,7 @@
 //! Tensors of a model by their names in GGUF files, whatever the files are.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_tensor::{BlockFormat, Dtype};
@@ -111,6 +112,38 @@ impl<'a> ModelTensors<'a> {
                 format!("the file does not have {there}, which {architecture} needs"),
                 "a file with all tensors of its architecture, as a current converter writes it",
             ),
+        }
+    }
+
+    /// Checks that no tensor of a layer of a GGUF file is left, which would change what the model
+    /// computes. Those of frequencies are read elsewhere, or follow from the metadata.
+    pub(crate) fn check_read(&self, read: &HashSet<String>) -> Result<()> {
+        if self.config.checkpoint.is_some() {
+            return Ok(());
+        }
+        let layer_of = |name: &str| {
+            let number = name.strip_prefix("blk.")?.split('.').next()?;
+            number.parse::<u64>().ok()
+        };
+        let is_left = |name: &str| {
+            let of_layer = layer_of(name).is_some_and(|it| it < self.config.layers);
+            of_layer
+                && !read.contains(name)
+                && !name.contains("rope_")
+                && !name.contains("rot_embd")
+        };
+        match self.file.tensors().find(|it| is_left(&it.name)) {
+            Some(left) => {
+                let architecture = &self.config.architecture;
+                Err(unsupported(
+                    format!(
+                        "the file has {}, which {architecture} is computed without here",
+                        left.name
+                    ),
+                    "another file of the model",
+                ))
+            }
+            None => Ok(()),
         }
     }
 

@@ -1,5 +1,8 @@
 //! Tensors of a model in device memory, as the file has them.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+
 use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
@@ -97,6 +100,8 @@ pub(crate) struct DecoderWeights {
 struct WeightLoader<'a> {
     tensors: ModelTensors<'a>,
     session: &'a Session,
+    /// Names of tensors that were read.
+    read: RefCell<HashSet<String>>,
 }
 
 fn upload(session: &Session, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<DeviceTensor> {
@@ -111,6 +116,12 @@ fn upload_floats(session: &Session, values: &[f32]) -> Result<DeviceTensor> {
 }
 
 impl<'a> WeightLoader<'a> {
+    /// Tensors, of which that one is read.
+    fn reading(&self, name: &str) -> ModelTensors<'a> {
+        self.read.borrow_mut().insert(name.to_owned());
+        self.tensors
+    }
+
     fn has(&self, name: &str) -> bool {
         self.tensors.has(name)
     }
@@ -121,7 +132,7 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn floats(&self, name: &str, length: u64) -> Result<Vec<f32>> {
-        self.tensors.floats(name, length)
+        self.reading(name).floats(name, length)
     }
 
     /// A vector, as f32, if the file has it or must have it.
@@ -134,7 +145,7 @@ impl<'a> WeightLoader<'a> {
 
     /// A matrix of so many inputs, and outputs, if they are known.
     fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
-        self.tensors.matrices(name, None, inputs, outputs)
+        self.reading(name).matrices(name, None, inputs, outputs)
     }
 
     /// Uploads matrices of one type, one after another, as rows of one: some rows at a time, so
@@ -274,7 +285,7 @@ impl<'a> WeightLoader<'a> {
         let [gate, up, down] = parts.map(|(part, inputs, outputs)| {
             let name = name(&format!("{part}.weight"));
             let matrices = self
-                .tensors
+                .reading(&name)
                 .matrices(&name, Some(count), inputs, Some(outputs));
             self.of_experts(matrices?)
         });
@@ -377,7 +388,11 @@ impl DecoderWeights {
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
         let config = tensors.config();
-        let loader = WeightLoader { tensors, session };
+        let loader = WeightLoader {
+            tensors,
+            session,
+            read: RefCell::default(),
+        };
         tensors.prefetch(0);
         let embedding = loader.single("token_embd.weight", config.hidden, None)?;
         let vocabulary = embedding.outputs;
@@ -398,10 +413,12 @@ impl DecoderWeights {
             Ok((upload_floats(session, &frequencies)?, magnitude))
         });
         let rotaries: Result<Vec<(DeviceTensor, f64)>> = rotaries.collect();
+        let norm = loader.vector("output_norm.weight", config.hidden)?;
+        tensors.check_read(&loader.read.borrow())?;
         Ok(Self {
             embedding,
             layers,
-            norm: loader.vector("output_norm.weight", config.hidden)?,
+            norm,
             head,
             rotaries: rotaries?,
             vocabulary,

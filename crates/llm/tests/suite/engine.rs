@@ -488,6 +488,13 @@ fn files_that_are_no_such_model_are_refused() {
         let wanted = format!("does not have {tensor}, which {architecture} needs");
         assert!(error.contains(&wanted), "{error}");
     }
+    // What would be left out, and that of another kind of layer.
+    for left in ["blk.1.ffn_up.bias", "blk.0.attn_q_norm.weight"] {
+        let other = TinyModel::random(&mut random, sizes("qwen2")).with(left, 24);
+        let error = refused(other.file());
+        let wanted = format!("has {left}, which qwen2 is computed without");
+        assert!(error.contains(&wanted), "{error}");
+    }
     let mut refused_by = |own: TinySizes| refused(TinyModel::random(&mut random, own).file());
     let flagged = TinySizes {
         experts: Some([4, 2, 8]),

@@ -297,6 +297,17 @@ impl TinyModel {
         }
     }
 
+    /// The model with one more vector.
+    pub(crate) fn with(mut self, name: &str, length: usize) -> Self {
+        self.tensors.push(TinyTensor {
+            name: name.to_owned(),
+            shape: vec![length],
+            values: vec![0.5; length],
+            blocks: None,
+        });
+        self
+    }
+
     /// The model as a file's bytes.
     pub(crate) fn file(&self) -> Vec<u8> {
         let sizes = &self.sizes;
