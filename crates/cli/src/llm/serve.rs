@@ -19,7 +19,7 @@ use fercuda_tokenizer::Tokenizer;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{ModelArgs, TemplateArgs};
+use super::{ModelArgs, NO_NUMBERS, TemplateArgs};
 use crate::out::{alert, note, say};
 use crate::status::{ExitStatus, bail_usage};
 
@@ -184,8 +184,11 @@ fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer) -> Result<()> {
         end_tokens: Vec::new(),
         top: None,
     };
-    let generated = engine.generate(request, |_| true);
-    generated.context("the model is loaded, but cannot be computed")?;
+    let about = "the model is loaded, but cannot be computed";
+    let finished = engine.generate(request, |_| true).context(about)?;
+    if finished == Some(FinishReason::Failed) {
+        return Err(anyhow::anyhow!("{NO_NUMBERS}").context(about));
+    }
     Ok(())
 }
 
