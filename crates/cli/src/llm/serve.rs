@@ -27,9 +27,9 @@ use crate::status::{ExitStatus, bail_usage};
 #[derive(clap::Args)]
 #[command(after_help = "\
 The address is written to standard output when the model has computed a token,
-and opens a page to chat in a browser. Paths: /v1/chat/completions, /v1/completions,
-/v1/messages, /v1/models, /health, /metrics. SIGTERM or Ctrl-C lets running
-requests end; a second one does not.
+and opens a page to chat in a browser. Paths: /v1/chat/completions,
+/v1/completions, /v1/messages, /v1/models, /health, /metrics. SIGTERM or Ctrl-C
+lets running requests end; a second one does not.
 
 Examples:
   fercuda serve smollm2.gguf
