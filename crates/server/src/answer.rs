@@ -14,7 +14,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep_until};
 
-use crate::answer_event::{AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken};
+use crate::answer_event::{
+    AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken, STEP_FAILED,
+};
 use crate::api_error::{ApiError, ErrorKind};
 use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
@@ -73,7 +75,7 @@ impl RunningAnswer {
     /// The next event, or that there is no time for one.
     pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<AnswerEvent> {
         if let Poll::Ready(event) = self.events.poll_recv(context) {
-            return Poll::Ready(event.unwrap_or(AnswerEvent::Failed));
+            return Poll::Ready(event.unwrap_or(AnswerEvent::Failed(STEP_FAILED)));
         }
         let is_late = self.deadline.as_mut().poll(context).is_ready();
         match is_late {
@@ -116,10 +118,7 @@ pub(crate) fn failure_of(event: AnswerEvent) -> ApiError {
             ErrorKind::TimedOut,
             "the request took longer than requests may",
         ),
-        AnswerEvent::Failed => ApiError::new(
-            ErrorKind::Internal,
-            "the model could not be computed; the server's log says why",
-        ),
+        AnswerEvent::Failed(reason) => ApiError::new(ErrorKind::Internal, reason),
         _ => ApiError::new(ErrorKind::Internal, "events came out of order"),
     }
 }

@@ -57,6 +57,9 @@ pub(crate) struct AnswerEnd {
     pub(crate) cached: Option<usize>,
 }
 
+/// What clients are given of an error of a step.
+pub(crate) const STEP_FAILED: &str = "the model could not be computed; the server's log says why";
+
 /// What happens to a request, in this order: accepted or refused; parts; an end or a failure.
 #[derive(Debug)]
 pub(crate) enum AnswerEvent {
@@ -65,8 +68,8 @@ pub(crate) enum AnswerEvent {
     Refused(String),
     Part(String, Vec<AnswerToken>),
     End(AnswerEnd),
-    /// The engine has failed, which its owner knows more of.
-    Failed,
+    /// The engine has failed, for this reason. Its owner knows more.
+    Failed(&'static str),
     /// It took longer than requests may. Made by the receiver.
     TimedOut,
 }

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answer_event::{
-    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken,
+    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken, STEP_FAILED,
 };
 use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
@@ -232,7 +232,7 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
                 for (id, answer) in self.active.drain() {
                     self.engine.cancel(id);
                     self.metrics.failed.fetch_add(1, Relaxed);
-                    answer.send(AnswerEvent::Failed);
+                    answer.send(AnswerEvent::Failed(STEP_FAILED));
                 }
             }
         }
@@ -244,7 +244,8 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
         if chosen.finished == Some(TokenFinish::Failed) {
             if let Some(answer) = self.active.remove(&id) {
                 self.metrics.failed.fetch_add(1, Relaxed);
-                answer.send(AnswerEvent::Failed);
+                let reason = "the model computes what are no numbers";
+                answer.send(AnswerEvent::Failed(reason));
             }
             return;
         }

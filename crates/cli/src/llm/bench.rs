@@ -6,10 +6,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use fercuda_llm::{Engine, EngineConfig, GenerationRequest, ModelConfig, SamplerConfig};
+use fercuda_llm::{
+    Engine, EngineConfig, FinishReason, GenerationRequest, ModelConfig, SamplerConfig,
+};
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use serde::Serialize;
 
+use super::NO_NUMBERS;
 use crate::out::{note, say};
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::bytes;
@@ -214,6 +217,12 @@ impl MeasuredModel {
         let mut behind = 0;
         while !self.engine.is_idle() {
             let events = self.engine.step()?;
+            if events
+                .iter()
+                .any(|it| it.finished == Some(FinishReason::Failed))
+            {
+                anyhow::bail!("{NO_NUMBERS}");
+            }
             if first.is_some() {
                 behind += events.len() as u64;
             }

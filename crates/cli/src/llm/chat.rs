@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use fercuda_llm::LlmError;
+use fercuda_llm::{FinishReason, LlmError};
 use fercuda_tokenizer::{ChatRequest, ChatTemplate, ChatValue, TokenizerError};
 
 use super::{
-    Generated, LoadedModel, MOST_PROMPT, ModelArgs, SamplerArgs, TemplateArgs, show, wants_figures,
-    watch_interrupts,
+    Generated, LoadedModel, MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, TemplateArgs, show,
+    wants_figures, watch_interrupts,
 };
 use crate::errors::report;
 use crate::out::{alert, note, say};
@@ -206,8 +206,14 @@ fn answer(
         Err(error) => return Err(error),
     };
     say!("");
-    if generated.finished.is_none() {
-        note!("stopped");
+    match generated.finished {
+        None => note!("stopped"),
+        Some(FinishReason::Failed) => {
+            conversation.messages.pop();
+            alert!("{NO_NUMBERS}");
+            return Ok(());
+        }
+        Some(_) => {}
     }
     if wants_figures() {
         alert!(

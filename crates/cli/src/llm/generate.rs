@@ -7,7 +7,9 @@ use fercuda_llm::FinishReason;
 use fercuda_tokenizer::Special;
 use serde::Serialize;
 
-use super::{MOST_PROMPT, ModelArgs, SamplerArgs, show, wants_figures, watch_interrupts};
+use super::{
+    MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, show, wants_figures, watch_interrupts,
+};
 use crate::input::read_stdin;
 use crate::out::{alert, note, say};
 use crate::status::{ExitStatus, bail_usage};
@@ -16,8 +18,8 @@ use crate::status::{ExitStatus, bail_usage};
 #[derive(clap::Args)]
 #[command(after_help = "\
 The text alone is written to standard output, as it is generated; Ctrl-C ends
-it, with the exit status 130. With a GPU the model runs there; else on the software device, where
-FERCUDA_SOFT_CHECK=0 leaves checks out and is faster.
+it, with the exit status 130. With a GPU the model runs there; else on the
+software device, where FERCUDA_SOFT_CHECK=0 leaves checks out and is faster.
 
 Examples:
   fercuda generate smollm2.gguf --prompt 'The capital of France is' \\
@@ -116,6 +118,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             generated.tokens.len(),
             generated.rate()
         );
+    }
+    if generated.finished == Some(FinishReason::Failed) {
+        anyhow::bail!("{NO_NUMBERS}");
     }
     if generated.finished.is_none() {
         let count = generated.tokens.len();

@@ -280,6 +280,11 @@ impl LoadedModel {
                 }
             };
             for event in events.iter().filter(|event| event.request == id) {
+                finished = event.finished;
+                if finished == Some(FinishReason::Failed) {
+                    // Without a token.
+                    continue;
+                }
                 if all.is_empty() {
                     first = begun.elapsed();
                 }
@@ -289,7 +294,6 @@ impl LoadedModel {
                     detokenizer.push(event.token, &mut text);
                 }
                 show(&text[before..]);
-                finished = event.finished;
             }
         }
         self.engine.cancel(id);
@@ -305,6 +309,10 @@ impl LoadedModel {
         })
     }
 }
+
+/// What is said of a request that has failed by itself.
+pub(crate) const NO_NUMBERS: &str = "the model computes what are no numbers\n\
+    try: another file of it, or --kv-type f32";
 
 /// Writes a part of a text to standard output, at once.
 pub(crate) fn show(text: &str) {

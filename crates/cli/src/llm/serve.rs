@@ -19,7 +19,7 @@ use fercuda_tokenizer::Tokenizer;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{ModelArgs, TemplateArgs};
+use super::{ModelArgs, NO_NUMBERS, TemplateArgs};
 use crate::out::{alert, note, say};
 use crate::status::{ExitStatus, bail_usage};
 
@@ -27,9 +27,9 @@ use crate::status::{ExitStatus, bail_usage};
 #[derive(clap::Args)]
 #[command(after_help = "\
 The address is written to standard output when the model has computed a token,
-and opens a page to chat in a browser. Paths: /v1/chat/completions, /v1/completions,
-/v1/messages, /v1/models, /health, /metrics. SIGTERM or Ctrl-C lets running
-requests end; a second one does not.
+and opens a page to chat in a browser. Paths: /v1/chat/completions,
+/v1/completions, /v1/messages, /v1/models, /health, /metrics. SIGTERM or Ctrl-C
+lets running requests end; a second one does not.
 
 Examples:
   fercuda serve smollm2.gguf
@@ -184,8 +184,11 @@ fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer) -> Result<()> {
         end_tokens: Vec::new(),
         top: None,
     };
-    let generated = engine.generate(request, |_| true);
-    generated.context("the model is loaded, but cannot be computed")?;
+    let about = "the model is loaded, but cannot be computed";
+    let finished = engine.generate(request, |_| true).context(about)?;
+    if finished == Some(FinishReason::Failed) {
+        return Err(anyhow::anyhow!("{NO_NUMBERS}").context(about));
+    }
     Ok(())
 }
 

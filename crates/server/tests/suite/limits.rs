@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::json;
 
 use crate::support::{HttpReply, TestServer};
@@ -242,8 +243,9 @@ fn a_client_that_does_not_read_is_closed_and_others_go_on() {
         "logprobs": true, "top_logprobs": 20,
     });
     let begun = Instant::now();
-    // More bytes than the system keeps for a connection.
+    // More bytes than the system keeps for a connection whose client's buffer does not grow.
     let mut stalled = server.send("POST", "/v1/chat/completions", "", &body.to_string());
+    set_socket_recv_buffer_size(&stalled, 1 << 16).unwrap();
     server.wait_until(|state| state.live == 1);
     let other = server.post(COMPLETIONS, &json!({ "prompt": "abc", "max_tokens": 9 }));
     assert_eq!(other.status, 200);

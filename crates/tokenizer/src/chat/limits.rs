@@ -25,7 +25,7 @@ const MOST_LEVELS: usize = 200;
 /// Items of a list that was joined, at most.
 const MOST_ITEMS: usize = 1 << 20;
 /// Values that one rendering looks through, at most.
-const MOST_VISITS: u64 = 1 << 26;
+const MOST_VISITS: u64 = 1 << 24;
 /// Bytes of a rendered text, at most.
 const MOST_TEXT: usize = 1 << 26;
 /// Bytes of the stack: a few thousand for each of 16,000 levels, which is what recursive loops, of
