@@ -2252,9 +2252,11 @@ def linear(
     *,
     scale: float = 1.0,
     activation: Literal['none', 'relu', 'gelu', 'silu'] = 'none',
+    result: Literal['same', 'f32'] = 'same',
     **options: Unpack[_Options]
 ) -> _Array:
-    """activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]."""
+    """activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]; the result, and
+    the residual, are of the factors' type or f32."""
 
 def rope(
     x: _Array,
@@ -2277,6 +2279,25 @@ def cache_append(
     """cache[blocks, places, heads, length] with the rows of tokens in the places that the index
     numbers through all blocks; in place, nothing else is copied."""
 
+def attention_inputs(
+    x: _Array,
+    position: SupportsDLPack,
+    frequency: SupportsDLPack,
+    index: SupportsDLPack,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    q_norm: SupportsDLPack | None = None,
+    k_norm: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-06,
+    magnitude: float = 1.0,
+    pairs: Literal['halves', 'adjacent'] = 'halves',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """heads of x[tokens, those of queries, of keys and of values]: rms_norm of each of the first
+    two by q_norm and k_norm, rope of them, and cache_append of the last two; the heads of queries,
+    and the cache, in place or not. Results: q, k, v."""
+
 def paged_attention(
     q: _Array,
     k: SupportsDLPack,
@@ -2290,11 +2311,15 @@ def paged_attention(
     limit: float = 0.0,
     max_bias: float = 0.0,
     window: float = 0.0,
+    run: float = 1.0,
+    products: Literal['exact', 'cached'] = 'exact',
     **options: Unpack[_Options]
 ) -> _Array:
     """values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each
     token up to its position in its sequence, whose blocks are a row of the table; limit is that of
-    tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value."""
+    tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products
+    of a 16-bit cache may round queries and weights to its type, on tensor cores; run is about how
+    many tokens of a sequence follow one another, a hint."""
 
 def csr_matvec(
     values: _Array,
