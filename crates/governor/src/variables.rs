@@ -328,6 +328,8 @@ mod tests {
         let rows: Vec<&str> = document
             .lines()
             .filter(|line| line.starts_with("| `"))
+            // Those of Hugging Face's own libraries, which the hub reads.
+            .filter(|line| !line.starts_with("| `HF_"))
             .collect();
         let expected: Vec<String> = VARIABLES
             .iter()
