@@ -364,10 +364,10 @@ NEEDS = {
     "rope": {"x": (4, 2, 6), "position": (4,), "frequency": (3,)},
     "cache_append": {"cache": (2, 3, 2, 6), "rows": (1, 2, 6), "index": (1,)},
     "attention_inputs": {
-        "x": (2, 24),
-        "position": (2,),
+        "x": (1, 24),
+        "position": (1,),
         "frequency": (3,),
-        "index": (2,),
+        "index": (1,),
         "k": (2, 3, 1, 6),
         "v": (2, 3, 1, 6),
     },
