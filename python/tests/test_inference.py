@@ -437,6 +437,8 @@ def test_the_interpreter_exits_while_a_text_is_generated(tiny):
         f"""
         import os, signal, threading
         from fercuda_runtime import inference
+        # Of a job in the background it is ignored, which children keep.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         model = inference.load({str(tiny)!r})
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
