@@ -4,6 +4,7 @@
 // A cache has blocks of `places` positions each. Position p of a sequence is place p % places of
 // the block that the sequence's row of the table names at p / places. A block that the table has no
 // room for, or that the cache does not have, has no keys.
+#include "attention.cuh"
 #include "blocks.cuh"
 #include "checked.cuh"
 
@@ -11,13 +12,6 @@ typedef Computed<ELEMENT> As;
 typedef As::type Real;
 
 #ifdef KERNEL_rotate
-__device__ __forceinline__ void sine_cosine(float x, float* sine, float* cosine) {
-    sincosf(x, sine, cosine);
-}
-__device__ __forceinline__ void sine_cosine(double x, double* sine, double* cosine) {
-    sincos(x, sine, cosine);
-}
-
 // Turns pairs of elements of each head by angle position * frequency; others are copied. A pair is
 // two neighbours, or elements half of the turned ones apart. A thread turns a pair or copies one.
 extern "C" __global__ void rotate(ELEMENT* to, const Shape to_shape, const ELEMENT* x,
@@ -80,24 +74,11 @@ extern "C" __global__ void append(CACHED* cache, const Shape cache_shape,
 
 __device__ __forceinline__ float bent(float x) { return tanhf(x); }
 __device__ __forceinline__ double bent(double x) { return tanh(x); }
-
-// How much a head's score grows with the distance of a key, which is not above 0 ("Train Short, Test
-// Long", Press and others, 2021): powers of 2, in steps of bias / heads for as many heads as are a
-// power of two, and those between them for others.
-__device__ __forceinline__ Real slope(double bias, u64 biased, u64 head) {
-    const double at = head < biased ? (double)(head + 1) : (double)(head - biased) + 0.5;
-    return (Real)exp2(-bias * at / (double)biased);
-}
-
-// What a split has: the sum of values by their weights, then the largest score and the weights' sum.
-#define PART (VALUE_LENGTH + 2)
 #endif
 
 #ifdef KERNEL_attend
 #define THREADS 128
 #define WARPS (THREADS / 32)
-// The offset of no value.
-#define NO_ROW ((i64)(1ull << 63))
 // Threads that go over the elements of a value at once, and parts of the keys among the others.
 #define ACROSS (VALUE_LENGTH < THREADS ? VALUE_LENGTH : THREADS)
 #define PARTS (THREADS / ACROSS)
@@ -206,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             Real score = own_scores[g];
             if (value_row != NO_ROW) {
                 if (limit > 0) score = (Real)limit * bent(score / (Real)limit);
-                if (bias > 0) score += slope(bias, biased, head + g) * (Real)((i64)key - last);
+                if (bias > 0) score += slope<Real>(bias, biased, head + g) * (Real)((i64)key - last);
             }
             scores[g][thread] = score;
         }

@@ -165,6 +165,8 @@ struct Computed<Bool> {
     static __device__ __forceinline__ Bool store(u8 x) { return Bool{(u8)(x != 0)}; }
 };
 
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 __device__ __forceinline__ float logarithm(float x) { return logf(x); }

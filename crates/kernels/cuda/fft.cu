@@ -31,7 +31,7 @@ __device__ __forceinline__ Number operator*(REAL a, Number b) { return Number{a 
 __device__ __forceinline__ Number turned(Number a) { return Number{-a.im, a.re}; }
 
 // e^(2 pi i turns), for at most half a turn either way.
-__device__ __forceinline__ Number root(double turns) {
+__device__ __forceinline__ Number root_at(double turns) {
     double re, im;
     sincospi(2.0 * turns, &im, &re);
     return Number{(REAL)re, (REAL)im};
@@ -77,7 +77,7 @@ extern "C" __global__ void roots_of_unity(Number* __restrict__ roots, u64 extent
     const u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 k = (u64)blockIdx.x * blockDim.x + threadIdx.x; k < extent; k += step) {
         const double near = 2 * k > extent ? -(double)(extent - k) : (double)k;
-        roots[k] = root(near / (double)extent);
+        roots[k] = root_at(near / (double)extent);
     }
 }
 #endif
@@ -270,7 +270,7 @@ extern "C" __global__ void chirp(Number* __restrict__ chirp, Number* __restrict_
         if (from_zero < extent) {
             const u64 square = from_zero * from_zero % (2 * extent);
             const double near = square > extent ? -(double)(2 * extent - square) : (double)square;
-            own = root(near / (double)(2 * extent));
+            own = root_at(near / (double)(2 * extent));
             own.im *= (REAL)-direction;
         }
         circle[k] = own;

@@ -8,6 +8,7 @@
 //
 // With BY_KEYS, all warps have the rows of one token, and each has a part of the keys; otherwise
 // each has 16 rows and all keys.
+#include "attention.cuh"
 #include "blocks.cuh"
 #include "fragments.cuh"
 
@@ -18,12 +19,9 @@
 #define VALUE_PITCH (VALUE_LENGTH / 8 + 1)
 // Rows that warps have in common.
 #define MERGED 8
-// The offset of no key.
-#define NO_ROW ((i64)(1ull << 63))
 #define LEAST_SCORE (-as_float(0x7f800000))
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
-#define PART (VALUE_LENGTH + 2)
 #define ALL_KEYS (~0ull >> (64 - KEYS))
 
 typedef Computed<ELEMENT> As;
@@ -120,12 +118,6 @@ __device__ __forceinline__ void load_rows(uint4* tile, const CACHED* from, const
         copy_eight(tile + key * (CHUNKS + 1) + chunk, is_there ? from + row + chunk * 8 : from,
                    is_there ? 8 : 0);
     }
-}
-
-// How much a head's score grows with the distance of a key, as in attention.cu.
-__device__ __forceinline__ float slope(double bias, u64 biased, u64 head) {
-    const double at = head < biased ? (double)(head + 1) : (double)(head - biased) + 0.5;
-    return (float)exp2(-bias * at / (double)biased);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -276,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                             if (limit > 0) score = (float)limit * tanhf(score / (float)limit);
                             if (bias > 0) {
                                 const i64 key = (i64)(first_key + lane % 4 * 2 + j * 8 + c);
-                                score += slope(bias, biased, own_head[i]) * (float)(key - after);
+                                score += slope<float>(bias, biased, own_head[i]) * (float)(key - after);
                             }
                             score *= LOG2_E;
                         }

@@ -3,6 +3,7 @@
 //
 // ELEMENT is the type of what was projected, CACHED that of the cache, POSITION and SLOT are types
 // of whole numbers. Each token's row has its heads of queries, then of keys, then of values.
+#include "attention.cuh"
 #include "blocks.cuh"
 #include "checked.cuh"
 
@@ -11,15 +12,6 @@ typedef As::type Real;
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
-
-__device__ __forceinline__ void sine_cosine(float x, float* sine, float* cosine) {
-    sincosf(x, sine, cosine);
-}
-__device__ __forceinline__ void sine_cosine(double x, double* sine, double* cosine) {
-    sincos(x, sine, cosine);
-}
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     head_inputs(ELEMENT* q, const Shape q_shape, CACHED* k, const Shape k_shape, CACHED* v,

@@ -12,8 +12,6 @@ extern __shared__ double2 shared_memory[];
 #define WORK(size) (work + (u64)blockIdx.x * (size))
 #endif
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float magnitude(float x) { return fabsf(x); }
 __device__ __forceinline__ double magnitude(double x) { return fabs(x); }
 

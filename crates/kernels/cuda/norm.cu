@@ -9,9 +9,6 @@ typedef As::type Real;
 
 #define MOST_THREADS 256
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
-
 struct Statistics {
     Real mean, variance, by;
 };

@@ -23,9 +23,6 @@ typedef As::type Real;
 
 #define THREADS 256
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
-
 // Sums of two values of all threads to a place of this block.
 __device__ __forceinline__ void store_sums(Real first, Real second, Real* sums, Real* places) {
     first = reduce_block<AddOf<Real>>(first, places);

@@ -12,8 +12,6 @@ typedef As::type Real;
 
 __device__ __forceinline__ float size_of(float x) { return fabsf(x); }
 __device__ __forceinline__ double size_of(double x) { return fabs(x); }
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float raised(float x, float by) { return powf(x, by); }
 __device__ __forceinline__ double raised(double x, double by) { return pow(x, by); }
 

@@ -52,20 +52,9 @@ fn text() -> KernelText {
     KernelText::new("attention.cu", include_str!("../cuda/attention.cu"))
 }
 
-fn is_index(view: &MemoryView) -> bool {
-    !view.dtype().is_float() && view.dtype() != Dtype::Bool
-}
-
-fn stride(view: &MemoryView) -> u64 {
-    view.layout
-        .strides()
-        .first()
-        .map_or(0, |it| it.cast_unsigned())
-}
-
 /// Checks that a view has one whole number a token.
-fn check_index(what: &str, view: &MemoryView, tokens: u64) -> Result<()> {
-    check(is_index(view) && view.shape() == [tokens], || {
+pub(crate) fn check_index(what: &str, view: &MemoryView, tokens: u64) -> Result<()> {
+    check(view.is_index() && view.shape() == [tokens], || {
         format!("{what} is {} for {tokens} tokens", view.layout)
     })
 }
@@ -108,9 +97,9 @@ pub fn rotate(
         .writes()
         .view(x)
         .address(position)
-        .u64(stride(position))
+        .u64(position.first_stride())
         .address(frequency)
-        .u64(stride(frequency))
+        .u64(frequency.first_stride())
         .f64(magnitude)
         .u64(turned)
         .u64(rest)
@@ -158,7 +147,7 @@ pub fn append(
         .writes()
         .view(rows)
         .address(slot)
-        .u64(stride(slot))
+        .u64(slot.first_stride())
         .u64(places)
         // At most the number of elements, which fits.
         .u64(blocks * places)
@@ -242,7 +231,7 @@ impl AttentionViews {
             what,
         )?;
         check(
-            is_index(&self.table) && self.table.shape().len() == 2,
+            self.table.is_index() && self.table.shape().len() == 2,
             || format!("the table is {}", self.table.layout),
         )?;
         check_index("the sequence", &self.sequence, tokens)?;
@@ -255,7 +244,7 @@ impl AttentionViews {
 
     /// Elements of a key that are read at once.
     fn width(&self, is_aligned: bool) -> u64 {
-        match is_aligned && has_chunks(&self.k) {
+        match has_chunks(&self.k, is_aligned) {
             true => 16 / self.k.dtype().bytes(),
             false => 1,
         }
@@ -266,9 +255,9 @@ impl AttentionViews {
         let is_narrow = matches!(self.k.dtype(), Dtype::F16 | Dtype::Bf16);
         let has_length = |view: &MemoryView| {
             let length = view.shape()[3];
-            length.is_multiple_of(16) && length <= MOST_TILE_LENGTH && has_chunks(view)
+            length.is_multiple_of(16) && length <= MOST_TILE_LENGTH && has_chunks(view, is_aligned)
         };
-        is_aligned && is_narrow && [&self.k, &self.v].into_iter().all(has_length)
+        is_narrow && [&self.k, &self.v].into_iter().all(has_length)
     }
 
     /// Adds what all kernels of attention have as parameters, but the number of splits.
@@ -290,9 +279,9 @@ impl AttentionViews {
             .view(&self.v)
             .view(&self.table)
             .address(&self.sequence)
-            .u64(stride(&self.sequence))
+            .u64(self.sequence.first_stride())
             .address(&self.position)
-            .u64(stride(&self.position));
+            .u64(self.position.first_stride());
         // The largest power of two that is not above the number of heads.
         let biased = 1 << self.q.shape()[1].ilog2();
         optional(step, self.sinks.as_ref())
@@ -303,6 +292,17 @@ impl AttentionViews {
             .u64(numbers.window)
             .u64(self.k.shape()[2])
             .u64(groups)
+    }
+
+    /// A text with the types and lengths of these.
+    fn described(&self, text: KernelText) -> KernelText {
+        text.with_type("ELEMENT", self.q.dtype())
+            .with_type("CACHED", self.k.dtype())
+            .with_type("TABLE", self.table.dtype())
+            .with_type("SEQUENCE", self.sequence.dtype())
+            .with_type("POSITION", self.position.dtype())
+            .with("LENGTH", self.q.shape()[2])
+            .with("VALUE_LENGTH", self.v.shape()[3])
     }
 
     /// Positions that a sequence may have.
@@ -328,21 +328,15 @@ impl AttentionViews {
     }
 }
 
-/// Whether elements of the last dimension are neighbours, 16 bytes of them at multiples of 16.
-fn has_chunks(view: &MemoryView) -> bool {
+/// Whether all elements of a cache's heads are read 16 bytes at a time.
+fn has_chunks(view: &MemoryView, is_aligned: bool) -> bool {
     let width = 16 / view.dtype().bytes();
-    let strides = view.layout.strides();
-    let is_dense = strides[3] == 1
-        && strides[..3]
-            .iter()
-            .zip(view.shape())
-            .all(|(stride, extent)| *extent == 1 || stride.unsigned_abs() % width == 0);
-    is_dense && view.shape()[3].is_multiple_of(width)
+    view.has_vectors(is_aligned, 3) && view.shape()[3].is_multiple_of(width)
 }
 
 fn optional(step: NativeStep, view: Option<&MemoryView>) -> NativeStep {
     match view {
-        Some(view) => step.address(view).u64(stride(view)),
+        Some(view) => step.address(view).u64(view.first_stride()),
         None => step.u64(0).u64(0),
     }
 }
@@ -373,7 +367,7 @@ fn attend_keys(
     views: &AttentionViews,
     numbers: AttentionNumbers,
 ) -> Result<()> {
-    let AttentionViews { q, k, v, .. } = views;
+    let AttentionViews { q, k, .. } = views;
     let (tokens, heads, length) = (q.shape()[0], q.shape()[1], q.shape()[2]);
     let shared = k.shape()[2];
     let real = match q.dtype() {
@@ -396,14 +390,8 @@ fn attend_keys(
         .checked_next_multiple_of(u64::from(THREADS))
         .unwrap_or(u64::MAX);
     let parts = views.parts(program, real, splits)?;
-    let text = text()
-        .with_type("ELEMENT", q.dtype())
-        .with("LENGTH", length)
-        .with("VALUE_LENGTH", v.shape()[3])
-        .with_type("CACHED", k.dtype())
-        .with_type("TABLE", views.table.dtype())
-        .with_type("SEQUENCE", views.sequence.dtype())
-        .with_type("POSITION", views.position.dtype())
+    let text = views
+        .described(text())
         .with("GROUP", group)
         .with("WIDTH", views.width(program.is_aligned));
     let step = views
@@ -454,14 +442,8 @@ fn attend_tiles(
         .clamp(1, views.room().div_ceil(keys).max(1));
     let parts = views.parts(program, Dtype::F32, splits)?;
     let source = include_str!("../cuda/flash_attention.cu");
-    let text = KernelText::new("flash_attention.cu", source)
-        .with_type("ELEMENT", q.dtype())
-        .with_type("CACHED", k.dtype())
-        .with_type("TABLE", views.table.dtype())
-        .with_type("SEQUENCE", views.sequence.dtype())
-        .with_type("POSITION", views.position.dtype())
-        .with("LENGTH", length)
-        .with("VALUE_LENGTH", value_length)
+    let text = views
+        .described(KernelText::new("flash_attention.cu", source))
         .with("GROUP", group)
         .with("TOKENS", of_tile)
         .with("KEYS", keys)

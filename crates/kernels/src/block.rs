@@ -531,19 +531,8 @@ pub fn decode(
         return Ok(());
     }
     narrow(from.units)?;
-    let strides = to.layout.strides();
-    let is_vector = program.is_aligned
-        && to.offset_bytes % 16 == 0
-        && strides.last() == Some(&1)
-        && strides
-            .iter()
-            .rev()
-            .skip(1)
-            .zip(to.shape().iter().rev().skip(1))
-            .all(|(stride, extent)| {
-                let apart = stride.unsigned_abs().saturating_mul(to.dtype().bytes());
-                *extent == 1 || apart.is_multiple_of(16)
-            });
+    let last = to.shape().len() - 1;
+    let is_vector = to.has_vectors(program.is_aligned, last);
     let text = rows_text()
         .with_type("RESULT", to.dtype())
         .with("IS_VECTOR", u8::from(is_vector));
@@ -575,8 +564,7 @@ pub fn choose(
     let from = BlockRows::of(program, blocks, format)?;
     let chosen = index.layout.len();
     let fits = sizes(to) == (chosen, from.elements()) && to.dtype().is_float();
-    let is_index = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
-    check(fits && is_index, || {
+    check(fits && index.is_index(), || {
         format!("{} by {} to {}", blocks.layout, index.layout, to.layout)
     })?;
     if to.layout.is_empty() {

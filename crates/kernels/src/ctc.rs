@@ -49,8 +49,9 @@ pub fn losses(program: &mut NativeProgram, views: &CtcViews, blank: u64) -> Resu
         || format!("{} by {} with blank {blank}", x.layout, labels.layout),
     )?;
     for view in [labels, lengths, label_lengths] {
-        let is_whole = !view.dtype().is_float() && view.dtype() != Dtype::Bool;
-        check(is_whole, || format!("{} of no integers", view.layout))?;
+        check(view.is_index(), || {
+            format!("{} of no integers", view.layout)
+        })?;
     }
     lengths.check("the lengths", &[samples], lengths.dtype())?;
     label_lengths.check("the lengths of labels", &[samples], label_lengths.dtype())?;

@@ -39,10 +39,9 @@ fn text() -> KernelText {
 
 /// Checks an index of choices of so many experts.
 pub(crate) fn check_choice(index: &MemoryView, experts: u64) -> Result<()> {
-    check(
-        !index.dtype().is_float() && index.dtype() != Dtype::Bool && !index.shape().is_empty(),
-        || format!("the index is {}", index.layout),
-    )?;
+    check(index.is_index() && !index.shape().is_empty(), || {
+        format!("the index is {}", index.layout)
+    })?;
     let most = u64::from(u32::MAX);
     for (what, count, most) in [
         ("experts", experts, MOST_EXPERTS),
@@ -117,14 +116,8 @@ pub struct ExpertProduct<'a> {
 /// Elements of a weight that are read at once.
 fn width(weight: &MemoryView, is_aligned: bool) -> u64 {
     let width = 16 / weight.dtype().bytes();
-    let strides = weight.layout.strides();
     let is_aligned = is_aligned || weight.place == BoundPlace::Scratch;
-    let are_whole = strides[..2]
-        .iter()
-        .zip(weight.shape())
-        .all(|(stride, extent)| *extent == 1 || stride.unsigned_abs() % width == 0);
-    let is_dense = strides[2] == 1 && are_whole && weight.offset_bytes % 16 == 0;
-    match is_aligned && is_dense && weight.shape()[2].is_multiple_of(width) {
+    match weight.has_vectors(is_aligned, 2) && weight.shape()[2].is_multiple_of(width) {
         true => width,
         false => 1,
     }

@@ -5,7 +5,7 @@
 
 use fercuda_tensor::Dtype;
 
-use crate::attention::{MOST_HEAD_LENGTH, RotaryPairs};
+use crate::attention::{MOST_HEAD_LENGTH, RotaryPairs, check_index};
 use crate::copy;
 use crate::error::KernelError;
 use crate::index::with_fault;
@@ -86,10 +86,7 @@ impl HeadViews {
             to.check("the cache", from.shape(), from.dtype())?;
         }
         for (name, index) in [("the position", &self.position), ("the place", &self.slot)] {
-            let is_index = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
-            check(is_index && index.shape() == [tokens], || {
-                format!("{name} is {} for {tokens} tokens", index.layout)
-            })?;
+            check_index(name, index, tokens)?;
         }
         let turned = match self.frequency.shape() {
             [turned] => turned.checked_mul(2).is_some_and(|it| it <= length),
@@ -103,13 +100,6 @@ impl HeadViews {
         }
         Ok(())
     }
-}
-
-fn stride(view: &MemoryView) -> u64 {
-    view.layout
-        .strides()
-        .first()
-        .map_or(0, |it| it.cast_unsigned())
 }
 
 /// Adds the norms of heads, if there are weights of them, the rotation of queries and keys by their
@@ -154,11 +144,11 @@ pub fn head_inputs(
     }
     step = step.view(x);
     for view in [&views.position, &views.frequency, &views.slot] {
-        step = step.address(view).u64(stride(view));
+        step = step.address(view).u64(view.first_stride());
     }
     for at in 0..2 {
         step = match &views.norms {
-            Some(norms) => step.address(&norms[at]).u64(stride(&norms[at])),
+            Some(norms) => step.address(&norms[at]).u64(norms[at].first_stride()),
             None => step.u64(0).u64(0),
         };
     }

@@ -104,10 +104,10 @@ impl LinearLoss<'_> {
         check(weight.dtype() == dtype && self.loss.is_logits, || {
             format!("a weight {} for {dtype}", weight.layout)
         })?;
-        let is_index = !self.index.dtype().is_float() && self.index.dtype() != Dtype::Bool;
-        check(is_index && self.index.layout.len() == self.rows(), || {
-            format!("an index {} for {} rows", self.index.layout, self.rows())
-        })?;
+        check(
+            self.index.is_index() && self.index.layout.len() == self.rows(),
+            || format!("an index {} for {} rows", self.index.layout, self.rows()),
+        )?;
         match self.bias {
             Some(bias) => bias.check("the bias", &[self.classes()], dtype),
             None => Ok(()),

@@ -81,18 +81,6 @@ impl ProductKernel {
     }
 }
 
-/// Whether 16 bytes along a dimension of a matrix are neighbours at a multiple of 16 bytes.
-fn is_vector(view: &MemoryView, is_aligned: bool, along: usize) -> bool {
-    let near = (16 / view.dtype().bytes()).cast_signed();
-    let (shape, strides) = (view.shape(), view.layout.strides());
-    let mut dimensions = shape.iter().zip(strides).enumerate();
-    is_aligned
-        && view.offset_bytes % 16 == 0
-        && strides[along] == 1
-        && dimensions
-            .all(|(at, (extent, stride))| at == along || *extent == 1 || stride % near == 0)
-}
-
 /// Function of each element of a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -238,7 +226,8 @@ pub fn matrices(
     }
     if kernel != ProductKernel::Threads {
         let last = to.shape().len() - 1;
-        let vector = |view, along| u8::from(is_vector(view, program.is_aligned, along));
+        let vector =
+            |view: &MemoryView, along| u8::from(view.has_vectors(program.is_aligned, along));
         // Of few rows the left factor is read along the depth, however it lies; and the right one
         // where there is a single row.
         let [reads_left_along_k, reads_right_along_k] = match kernel {

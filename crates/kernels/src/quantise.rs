@@ -121,8 +121,7 @@ fn scaled(
 fn check_zeros(zeros: Option<&MemoryView>, shape: &[u64]) -> Result<()> {
     match zeros {
         Some(zeros) => {
-            let is_whole = !zeros.dtype().is_float() && zeros.dtype() != Dtype::Bool;
-            check(is_whole, || format!("zeros of {}", zeros.dtype()))?;
+            check(zeros.is_index(), || format!("zeros of {}", zeros.dtype()))?;
             zeros.check("the zeros", shape, zeros.dtype())
         }
         None => Ok(()),

@@ -199,8 +199,7 @@ pub fn boxes(
         boxes.shape() == [result[0], 4] && own[1] == result[1],
         || format!("{own:?} by boxes {:?} to {result:?}", boxes.shape()),
     )?;
-    let is_whole = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
-    check(index.shape() == [result[0]] && is_whole, || {
+    check(index.shape() == [result[0]] && index.is_index(), || {
         format!("an index of {}", index.layout)
     })?;
     if samples > MOST_SAMPLES {

@@ -4,7 +4,7 @@
 //! rows, before it reads or adds to one. A segment is reduced by one thread or one block, in a
 //! fixed order; the gradient of a table is added to by atomics, in none.
 
-use fercuda_tensor::{Dtype, Layout};
+use fercuda_tensor::Dtype;
 
 use crate::copy;
 use crate::error::KernelError;
@@ -51,14 +51,14 @@ fn text(dtype: Dtype, offset: Dtype, reduction: SegmentReduction) -> KernelText 
         .with("REDUCE", reduction as u32)
 }
 
-fn is_index(layout: &Layout) -> bool {
-    layout.shape().len() == 1 && !layout.dtype().is_float() && layout.dtype() != Dtype::Bool
+fn is_index_list(view: &MemoryView) -> bool {
+    view.shape().len() == 1 && view.is_index()
 }
 
 /// Checks that offsets are those of so many segments.
 fn check_offsets(offsets: &MemoryView, segments: u64) -> Result<()> {
     let fits = segments.checked_add(1) == Some(offsets.layout.len());
-    check(is_index(&offsets.layout) && fits, || {
+    check(is_index_list(offsets) && fits, || {
         format!("offsets {} of {segments} segments", offsets.layout)
     })
 }
@@ -118,7 +118,7 @@ impl RowBags {
             width == own && dtype == of_bags.dtype() && dtype.is_float(),
             || format!("{} by bags {}", table.layout, of_bags.layout),
         )?;
-        check(is_index(&self.index.layout), || {
+        check(is_index_list(&self.index), || {
             format!("an index of {}", self.index.layout)
         })?;
         check_offsets(&self.offsets, bags)?;
@@ -251,8 +251,9 @@ pub fn rows_backward(
     check(fits && dtype.is_float(), || {
         format!("{} to {}", gradient.layout, to.layout)
     })?;
-    let is_whole = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
-    check(is_whole, || format!("an index of {}", index.dtype()))?;
+    check(index.is_index(), || {
+        format!("an index of {}", index.dtype())
+    })?;
     if to.layout.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 17] = [
+pub(crate) const HEADERS: [(&str, &str); 18] = [
+    ("attention.cuh", include_str!("../cuda/attention.cuh")),
     ("block_codes.cuh", include_str!("../cuda/block_codes.cuh")),
     (
         "block_formats.cuh",

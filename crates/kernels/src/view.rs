@@ -43,6 +43,30 @@ impl MemoryView {
         })
     }
 
+    /// Whether its elements are whole numbers, which may number something.
+    pub(crate) fn is_index(&self) -> bool {
+        !self.dtype().is_float() && self.dtype() != Dtype::Bool
+    }
+
+    /// From one element of the first dimension to the next, in elements.
+    pub(crate) fn first_stride(&self) -> u64 {
+        let strides = self.layout.strides();
+        strides.first().map_or(0, |it| it.cast_unsigned())
+    }
+
+    /// Whether elements of a dimension are read 16 bytes at a time: they are neighbours, and lines
+    /// of them begin at multiples of 16 bytes, if the memory does, which `is_aligned` says.
+    pub(crate) fn has_vectors(&self, is_aligned: bool, along: usize) -> bool {
+        let near = (16 / self.dtype().bytes()).cast_signed();
+        let (shape, strides) = (self.shape(), self.layout.strides());
+        let mut dimensions = shape.iter().zip(strides).enumerate();
+        is_aligned
+            && self.offset_bytes % 16 == 0
+            && strides[along] == 1
+            && dimensions
+                .all(|(at, (extent, stride))| at == along || *extent == 1 || stride % near == 0)
+    }
+
     /// Its layout.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -252,8 +252,7 @@ pub fn pool_backward(
     })?;
     if let Some(index) = index {
         index.check("the places", gradient.shape(), index.dtype())?;
-        let is_whole = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
-        check(is_whole, || format!("places of {}", index.dtype()))?;
+        check(index.is_index(), || format!("places of {}", index.dtype()))?;
     }
     if let Some(window) = &window {
         let steps = window.stride.iter().all(|step| *step > 0) && !window.dilation.contains(&0);
