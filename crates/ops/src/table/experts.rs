@@ -98,14 +98,31 @@ fn linear(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     expert::product(program, views)
 }
 
-/// The row of x and the expert of each pair; no expert for a choice outside.
-fn pairs(x: &HostArray, index: &HostArray, experts: u64) -> Vec<(usize, Option<usize>)> {
+/// The elements of a product by their row of x, their expert and their column; zeros for a choice
+/// outside.
+fn of_choices(
+    [x, weight, index]: [&HostArray; 3],
+    element: impl Fn(usize, usize, usize) -> ExpectedElement,
+) -> Vec<Vec<ExpectedElement>> {
+    let [experts, columns] = [weight.shape[0] as f64, weight.shape[1] as f64];
     let rows: u64 = x.shape.iter().rev().skip(1).product();
     let slots = index.values.len() / (rows as usize).max(1);
-    let chosen = |value: f64| (0.0..experts as f64).contains(&value);
-    let all = index.values.iter().enumerate();
-    all.map(|(pair, value)| (pair / slots, chosen(*value).then_some(*value as usize)))
-        .collect()
+    let mut all = Vec::new();
+    for (pair, expert) in index.values.iter().enumerate() {
+        let is_chosen = (0.0..experts).contains(expert);
+        all.extend((0..columns as usize).map(|column| match is_chosen {
+            true => element(pair / slots, *expert as usize, column),
+            false => (0.0, 0.0),
+        }));
+    }
+    vec![all]
+}
+
+/// The bias of an element, if there is one.
+fn bias_of(bias: Option<&HostArray>, expert: usize, column: usize) -> f64 {
+    bias.map_or(0.0, |bias| {
+        bias.values[expert * bias.shape[1] as usize + column]
+    })
 }
 
 fn linear_expected(
@@ -117,30 +134,20 @@ fn linear_expected(
     let (columns, depth) = (weight.shape[1] as usize, weight.shape[2] as usize);
     // A lane's own sum, and those of the others.
     let times = depth.div_ceil(256) as f64 * 8.0 + 8.0;
-    let mut all = Vec::new();
-    for (row, expert) in pairs(&x[0], &x[2], weight.shape[0]) {
-        for column in 0..columns {
-            let Some(expert) = expert else {
-                all.push((0.0, 0.0));
-                continue;
-            };
-            let from = (expert * columns + column) * depth;
-            let weights = &weight.values[from..from + depth];
-            let both = x[0].values[row * depth..][..depth].iter().zip(weights);
-            let bias = x
-                .get(3)
-                .map_or(0.0, |bias| bias.values[expert * columns + column]);
-            let (sum, size) = both.fold((bias, bias.abs()), |(sum, size), (x, w)| {
-                (x.mul_add(*w, sum), size + (x * w).abs())
-            });
-            let least = f64::exp2(-148.0) * depth as f64;
-            all.push(match size < f64::from(f32::MAX) {
-                true => stored(dtype, sum, 2.0 * times * unit * size + least),
-                false => (sum, f64::INFINITY),
-            });
+    of_choices([&x[0], weight, &x[2]], |row, expert, column| {
+        let from = (expert * columns + column) * depth;
+        let weights = &weight.values[from..from + depth];
+        let both = x[0].values[row * depth..][..depth].iter().zip(weights);
+        let bias = bias_of(x.get(3), expert, column);
+        let (sum, size) = both.fold((bias, bias.abs()), |(sum, size), (x, w)| {
+            (x.mul_add(*w, sum), size + (x * w).abs())
+        });
+        let least = f64::exp2(-148.0) * depth as f64;
+        match size < f64::from(f32::MAX) {
+            true => stored(dtype, sum, 2.0 * times * unit * size + least),
+            false => (sum, f64::INFINITY),
         }
-    }
-    vec![all]
+    })
 }
 
 // Weights in blocks.
@@ -218,24 +225,13 @@ fn quantised_expected(
     };
     let (rows, weight, bytes) = (quantised_rows(format, &x[0]), &x[1], bytes_of(&x[1]));
     let unit = unit_roundoff(Dtype::F32);
-    let columns = weight.shape[1] as usize;
-    let mut all = Vec::new();
-    for (row, expert) in pairs(&x[0], &x[2], weight.shape[0]) {
-        for column in 0..columns {
-            let Some(expert) = expert else {
-                all.push((0.0, 0.0));
-                continue;
-            };
-            let own = weight_row(format, row_bytes(&bytes, weight, expert, column));
-            let (sum, error) = dot(&rows[row], &own);
-            let bias = x
-                .get(3)
-                .map_or(0.0, |bias| bias.values[expert * columns + column]);
-            let size = sum.abs() + bias.abs();
-            all.push(near(dtype, sum + bias, error + 4.0 * unit * size));
-        }
-    }
-    vec![all]
+    of_choices([&x[0], weight, &x[2]], |row, expert, column| {
+        let own = weight_row(format, row_bytes(&bytes, weight, expert, column));
+        let (sum, error) = dot(&rows[row], &own);
+        let bias = bias_of(x.get(3), expert, column);
+        let size = sum.abs() + bias.abs();
+        near(dtype, sum + bias, error + 4.0 * unit * size)
+    })
 }
 
 fn gated_expected(
@@ -248,21 +244,13 @@ fn gated_expected(
     };
     let rows = quantised_rows(format, &x[0]);
     let bytes = [1, 2].map(|at| bytes_of(&x[at]));
-    let mut all = Vec::new();
-    for (row, expert) in pairs(&x[0], &x[3], x[1].shape[0]) {
-        for column in 0..x[1].shape[1] as usize {
-            let Some(expert) = expert else {
-                all.push((0.0, 0.0));
-                continue;
-            };
-            let [gate, up] = [0, 1].map(|at| {
-                let own = row_bytes(&bytes[at], &x[at + 1], expert, column);
-                weight_row(format, own)
-            });
-            all.push(gated_element(dtype, &rows[row], &gate, &up));
-        }
-    }
-    vec![all]
+    of_choices([&x[0], &x[1], &x[3]], |row, expert, column| {
+        let [gate, up] = [0, 1].map(|at| {
+            let own = row_bytes(&bytes[at], &x[at + 1], expert, column);
+            weight_row(format, own)
+        });
+        gated_element(dtype, &rows[row], &gate, &up)
+    })
 }
 
 const OF_FLOATS: &[(&str, TypeClass)] = &[("w", TypeClass::NotF64)];
