@@ -127,17 +127,21 @@ impl StepInputs {
     }
 
     /// Sets a token of the step.
-    pub(crate) fn set_token(&mut self, at: usize, token: i32, position: i32, sequence: i32) {
-        for (number, value) in (0..).zip([token, position, sequence]) {
+    pub(crate) fn set_token(&mut self, at: usize, token: u32, position: usize, sequence: usize) {
+        let values = [token.cast_signed(), position as i32, sequence as i32];
+        for (number, value) in (0..).zip(values) {
             let place = self.place(number, at);
             self.values[place] = value;
         }
     }
 
-    /// Sets where a token's keys and values are stored.
-    pub(crate) fn set_place(&mut self, at: usize, place: i32) {
+    /// Sets where a token's keys and values are stored, by its position and the blocks of its
+    /// sequence.
+    pub(crate) fn set_place(&mut self, at: usize, position: usize, blocks: &[u32]) {
+        let places = self.limits.places as usize;
+        let stored = blocks[position / places] * places as u32 + (position % places) as u32;
         let own = self.place(3, at);
-        self.values[own] = place;
+        self.values[own] = stored.cast_signed();
     }
 
     /// Sets the token of a row of logits.
@@ -146,12 +150,14 @@ impl StepInputs {
         self.values[rows as usize + row] = token;
     }
 
-    /// The blocks of a sequence.
-    pub(crate) fn table(&mut self, sequence: usize) -> &mut [i32] {
+    /// Sets the blocks of a sequence.
+    pub(crate) fn set_blocks(&mut self, sequence: usize, blocks: &[u32]) {
         let each = self.limits.blocks_each as usize;
         let [_, table, _] = self.limits.parts();
         let first = table as usize + sequence * each;
-        &mut self.values[first..first + each]
+        for (to, own) in self.values[first..first + each].iter_mut().zip(blocks) {
+            *to = own.cast_signed();
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use fercuda_tensor::{Dtype, Layout};
 use crate::blocks::{BEGINNING, BlockPool};
 use crate::config::ModelConfig;
 use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits};
-use crate::error::LlmError;
+use crate::error::{LlmError, refused};
 use crate::memory_plan::{check_memory, limits};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::request::{
@@ -112,21 +112,15 @@ impl Engine {
             .map_err(fercuda_runtime::Error::from)?;
         let (limits, context) = limits(&model, config, is_software)?;
         if !config.cached.is_float() || config.cached == Dtype::F64 {
-            return Err(LlmError::Request {
-                what: format!("a cache of {}", config.cached),
-                advice: "f32, f16, bf16, f8e4m3 or f8e5m2".to_owned(),
-            });
+            let what = format!("a cache of {}", config.cached);
+            return Err(refused(what, "f32, f16, bf16, f8e4m3 or f8e5m2"));
         }
         let tensors = ModelTensors::of(file, &model);
         let vocabulary = tensors.first_extent("token_embd.weight")?;
         let all = check_memory(runtime, &tensors, &limits, config.cached)?;
         let name = match (config.session.as_str(), model.name.as_str()) {
             ("", "") => "llm".to_owned(),
-            ("", name) => name
-                .chars()
-                .filter(|it| !it.is_control())
-                .take(40)
-                .collect(),
+            ("", name) => tenant_name(name),
             (name, _) => name.to_owned(),
         };
         let session = runtime.session(&name, SessionConfig::default())?;
@@ -246,17 +240,17 @@ impl Engine {
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let count = tokens.len() as u64;
         if count == 0 {
-            return refused("a prompt without tokens", "one token at least");
+            return Err(refused("a prompt without tokens", "one token at least"));
         }
         if count > self.context {
             let what = format!("a prompt of {count} tokens in {} positions", self.context);
-            return refused(what, "a shorter prompt, or a larger context");
+            return Err(refused(what, "a shorter prompt, or a larger context"));
         }
         let vocabulary = self.decoder.vocabulary();
         match tokens.iter().find(|it| u64::from(**it) >= vocabulary) {
             Some(token) => {
                 let what = format!("token {token} of a vocabulary of {vocabulary}");
-                refused(what, "tokens of this model's tokenizer")
+                Err(refused(what, "tokens of this model's tokenizer"))
             }
             None => Ok(()),
         }
@@ -271,7 +265,8 @@ impl Engine {
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         self.check_tokens(tokens)?;
         if !self.is_idle() {
-            return refused("scores while requests run", "when they have ended");
+            let what = "scores while requests run";
+            return Err(refused(what, "when they have ended"));
         }
         let wanted = tokens.len().div_ceil(PLACES as usize);
         let blocks: Vec<u32> = std::iter::from_fn(|| self.pool.take())
@@ -281,7 +276,7 @@ impl Engine {
             true => self.score_in(tokens, &blocks),
             false => {
                 let what = format!("{} tokens in {} blocks", tokens.len(), blocks.len());
-                refused(what, "a larger cache")
+                Err(refused(what, "a larger cache"))
             }
         };
         self.pool.give_back(blocks);
@@ -295,15 +290,10 @@ impl Engine {
             let own = &tokens[first..tokens.len().min(first + self.limits.requests as usize)];
             let block = &mut self.arguments.1;
             block.clear();
-            for (to, own) in block.table(0).iter_mut().zip(blocks) {
-                *to = own.cast_signed();
-            }
+            block.set_blocks(0, blocks);
             for (at, token) in own.iter().enumerate() {
-                let position = first + at;
-                block.set_token(at, token.cast_signed(), position as i32, 0);
-                let place = blocks[position / PLACES as usize] * PLACES as u32;
-                let place = place + (position % PLACES as usize) as u32;
-                block.set_place(at, place.cast_signed());
+                block.set_token(at, *token, first + at, 0);
+                block.set_place(at, first + at, blocks);
                 block.set_row(at, at as i32);
             }
             let rows = (own.len() as u64).next_power_of_two();
@@ -312,10 +302,7 @@ impl Engine {
                 runs: rows,
                 rows,
             };
-            let (id, block) = &self.arguments;
-            self.session.upload_bytes(*id, &bytes_of(&block.values))?;
-            self.prepare(key)?;
-            self.run(key)?;
+            self.queue(key)?;
             let of_rows = self.logits_of(rows)?;
             let logits: Vec<f32> = self.session.download(of_rows)?;
             let followers = tokens[first + 1..].iter();
@@ -375,10 +362,7 @@ impl Engine {
 
     /// Computes a step, and what is chosen of its rows: `None` of logits that are no numbers.
     fn compute(&mut self, key: StepKey, rows: &[usize]) -> Result<Vec<Option<ChosenToken>>> {
-        let (id, block) = &self.arguments;
-        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
-        self.prepare(key)?;
-        self.run(key)?;
+        self.queue(key)?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -469,7 +453,7 @@ impl Engine {
         let left = self.limits.tokens as usize;
         let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
         let of_singles = self.running.iter().filter(|it| pending(it) == 1).count();
-        let padding = padded_singles(of_singles) as usize - of_singles;
+        let padding = padded(of_singles) as usize - of_singles;
         let mut left = left.saturating_sub(padding);
         let mut order: Vec<RequestId> = Vec::new();
         for generates in [true, false] {
@@ -546,7 +530,7 @@ impl Engine {
     /// computed.
     fn fill_arguments(&mut self, parts: &[StepPart]) -> (StepKey, Vec<usize>) {
         let of_singles = parts.iter().filter(|it| it.is_single).count();
-        let singles = padded_singles(of_singles);
+        let singles = padded(of_singles);
         let of_runs: usize = parts.iter().map(|it| it.count).sum::<usize>() - of_singles;
         let block = &mut self.arguments.1;
         block.clear();
@@ -557,15 +541,11 @@ impl Engine {
                 at = singles as usize;
             }
             let request = &self.running[part.request];
-            for (to, own) in block.table(request.row).iter_mut().zip(&request.blocks) {
-                *to = own.cast_signed();
-            }
+            block.set_blocks(request.row, &request.blocks);
             for position in request.computed..request.computed + part.count {
-                let token = request.tokens[position].cast_signed();
-                block.set_token(at, token, position as i32, request.row as i32);
-                let own = request.blocks[position / PLACES as usize];
-                let place = own * PLACES as u32 + (position % PLACES as usize) as u32;
-                block.set_place(at, place.cast_signed());
+                let token = request.tokens[position];
+                block.set_token(at, token, position, request.row);
+                block.set_place(at, position, &request.blocks);
                 at += 1;
             }
             if request.computed + part.count == request.tokens.len() {
@@ -573,16 +553,20 @@ impl Engine {
                 rows.push(part.request);
             }
         }
-        let runs = match of_runs {
-            0 => 0,
-            _ => (of_runs as u64).next_power_of_two(),
-        };
         let key = StepKey {
             singles,
-            runs: runs.min(self.limits.tokens - singles),
+            runs: padded(of_runs).min(self.limits.tokens - singles),
             rows: (rows.len().max(1) as u64).next_power_of_two(),
         };
         (key, rows)
+    }
+
+    /// Queues a step with its arguments.
+    fn queue(&mut self, key: StepKey) -> Result<()> {
+        let (id, block) = &self.arguments;
+        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+        self.prepare(key)?;
+        self.run(key)
     }
 
     fn prepare(&mut self, key: StepKey) -> Result<()> {
@@ -658,7 +642,7 @@ impl Engine {
         self.prepare(key)?;
         let (id, block) = &mut self.arguments;
         block.clear();
-        let position = MEASURED_POSITION.min(self.context - 1) as i32;
+        let position = MEASURED_POSITION.min(self.context - 1) as usize;
         for at in 0..all as usize {
             block.set_token(at, 0, position, 0);
         }
@@ -758,15 +742,17 @@ impl Engine {
     }
 }
 
-fn refused<T>(what: impl Into<String>, advice: &str) -> Result<T> {
-    Err(LlmError::Request {
-        what: what.into(),
-        advice: advice.to_owned(),
-    })
+/// The name of a session for a model of that name, which tools show as the tenant.
+pub fn tenant_name(model: &str) -> String {
+    model
+        .chars()
+        .filter(|it| !it.is_control())
+        .take(40)
+        .collect()
 }
 
-/// Number of tokens for requests with one each: a power of two, or none.
-fn padded_singles(count: usize) -> u64 {
+/// Number of tokens for which a step is prepared: a power of two, or none.
+fn padded(count: usize) -> u64 {
     match count {
         0 => 0,
         count => (count as u64).next_power_of_two(),

@@ -58,6 +58,14 @@ pub enum LlmError {
     Runtime(#[from] fercuda_runtime::Error),
 }
 
+/// A request that can never run.
+pub(crate) fn refused(what: impl Into<String>, advice: impl Into<String>) -> LlmError {
+    LlmError::Request {
+        what: what.into(),
+        advice: advice.into(),
+    }
+}
+
 /// A model that is not supported.
 pub(crate) fn unsupported(what: impl Into<String>, advice: impl Into<String>) -> LlmError {
     LlmError::Model {

@@ -20,7 +20,7 @@ mod tensors;
 mod weights;
 
 pub use config::{ExpertConfig, ModelConfig};
-pub use engine::Engine;
+pub use engine::{Engine, tenant_name};
 pub use error::LlmError;
 pub use random_model::{ModelShape, SHAPES};
 pub use request::{EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId};

@@ -5,7 +5,7 @@ use fercuda_tensor::Dtype;
 
 use crate::config::ModelConfig;
 use crate::decoder::{PLACES, StepLimits, memory_bytes};
-use crate::error::LlmError;
+use crate::error::{LlmError, refused};
 use crate::request::EngineConfig;
 use crate::tensors::ModelTensors;
 
@@ -25,9 +25,8 @@ pub(crate) fn limits(
     is_software: bool,
 ) -> Result<(StepLimits, u64)> {
     let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
-    let request = |what: String, advice: String| LlmError::Request { what, advice };
     if context == 0 || context > model.context {
-        return Err(request(
+        return Err(refused(
             format!("a context of {context} of a model with {}", model.context),
             format!("1 to {} positions", model.context),
         ));
@@ -37,15 +36,12 @@ pub(crate) fn limits(
         false => 1024,
     });
     if batch_tokens == 0 || config.requests == 0 {
-        return Err(request(
-            "steps without tokens or requests".to_owned(),
-            "one at least".to_owned(),
-        ));
+        return Err(refused("steps without tokens or requests", "one at least"));
     }
     let positions = config.cache_tokens.unwrap_or(context);
     let blocks = positions.div_ceil(PLACES);
     if blocks == 0 || blocks > (i32::MAX as u64) / PLACES {
-        return Err(request(
+        return Err(refused(
             format!("a cache of {positions} positions"),
             format!("{PLACES} positions at least, and below 2^31"),
         ));

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fercuda_hub::{DownloadProgress, ModelSource};
-use fercuda_llm::{Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig};
+use fercuda_llm::{
+    Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig, tenant_name,
+};
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::Dtype;
 use fercuda_tokenizer::{ChatTemplate, Tokenizer, TokenizerError};
@@ -177,7 +179,7 @@ impl ModelArgs {
         let cached: Dtype = self.kv_type.parse()?;
         let template = source.chat_template();
         let config = EngineConfig {
-            session: session_name(&source.name),
+            session: tenant_name(&source.name),
             context: self.context,
             cached,
             ..options
@@ -236,14 +238,6 @@ pub(crate) fn find(name: &Path) -> Result<ModelSource> {
         bar.finish_and_clear();
     }
     Ok(found?)
-}
-
-/// A name of a session, which tools show as the tenant.
-fn session_name(name: &str) -> String {
-    name.chars()
-        .filter(|it| !it.is_control())
-        .take(40)
-        .collect()
 }
 
 impl LoadedModel {
