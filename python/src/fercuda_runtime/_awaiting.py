@@ -4,23 +4,21 @@ a thread waits."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from ._fercuda import Job, Ticket
 
 
-def outcome(job: Job) -> Generator[object, None, bytes | None]:
-    """Implements `await job`: waits in the running loop; cancelling the asyncio task cancels the
-    job if possible."""
-    loop = asyncio.get_running_loop()
+def notification(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Future[None], Callable[[], None]]:
+    """A future of the loop, and what settles it from another thread. If the loop was closed
+    meanwhile, nothing waits in it."""
     future: asyncio.Future[None] = loop.create_future()
 
     def settle() -> None:
         if not future.done():
             future.set_result(None)
 
-    def notify_loop() -> None:
-        # Runs in the job's thread. If the loop was closed meanwhile, nothing waits in it.
+    def notify() -> None:
         if not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(settle)
@@ -28,7 +26,14 @@ def outcome(job: Job) -> Generator[object, None, bytes | None]:
                 if not loop.is_closed():
                     raise
 
-    job.add_done_callback(notify_loop)
+    return future, notify
+
+
+def outcome(job: Job) -> Generator[object, None, bytes | None]:
+    """Implements `await job`: waits in the running loop; cancelling the asyncio task cancels the
+    job if possible."""
+    future, notify = notification(asyncio.get_running_loop())
+    job.add_done_callback(notify)
     try:
         yield from future
     except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 
-from .. import _fercuda, errors as _errors
+from .. import _awaiting, _fercuda, errors as _errors
 from .._fercuda import Runtime
 from ..scripting_api import RuntimeConfig
 from .adapters import ModelAdapter, Progress, open_adapter
@@ -283,21 +283,7 @@ class TextStream(Iterator[str], AsyncIterator[str]):
 
     async def _changed(self, loop: asyncio.AbstractEventLoop) -> None:
         """Waits for a part or an end, without a thread of the loop's."""
-        future: asyncio.Future[None] = loop.create_future()
-
-        def settle() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        def notify() -> None:
-            # Runs in the engine's thread. If the loop was closed meanwhile, nothing waits in it.
-            if not loop.is_closed():
-                try:
-                    loop.call_soon_threadsafe(settle)
-                except RuntimeError:
-                    if not loop.is_closed():
-                        raise
-
+        future, notify = _awaiting.notification(loop)
         if not self._inner.wake(notify):
             return
         try:
@@ -485,8 +471,8 @@ def random_model(
     """Writes a GGUF file with the shape of a real model and random weights, for tests and
     measurements: what `fercuda model random` does. Its tokens are bytes, its texts noise.
 
-    `shape`: "tiny", "smollm2-135m", "qwen3-4b", "qwen3-8b" or "llama3-8b". `type`: that of the
-    matrices. Raises `ConfigError`, `DtypeError`, `ModelError`.
+    `shape`: one that `fercuda model random --help` lists, as "tiny" or "qwen3-4b". `type`: that of
+    the matrices. Raises `ConfigError`, `DtypeError`, `ModelError`.
     """
     _fercuda.write_random_model(fspath(path), shape, type, seed)
     return Path(path)
