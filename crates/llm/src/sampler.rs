@@ -75,10 +75,11 @@ pub(crate) fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     if count == 0 {
         return Vec::new();
     }
-    let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    all.truncate(count);
-    all
+    let all = (0..).zip(logits.iter().map(|logit| f64::from(*logit)));
+    let mut all: Vec<(u32, f64)> = all.collect();
+    largest_first(&mut all, count);
+    let first = all.into_iter().take(count);
+    first.map(|(token, logit)| (token, logit as f32)).collect()
 }
 
 impl TokenSampler {
@@ -152,14 +153,14 @@ impl TokenSampler {
             .filter(|(_, it)| *it > 0.0 && *it >= f64::from(min_p));
         let mut all: Vec<(u32, f64)> = weights.collect();
         if top_k > 0 {
-            most_likely_first(&mut all, top_k);
+            largest_first(&mut all, top_k);
             all.truncate(top_k);
         }
         if top_p < 1.0 {
             let wanted = f64::from(top_p) * total(&all);
             let mut sorted = FIRST_SORTED.min(all.len());
             loop {
-                most_likely_first(&mut all, sorted);
+                largest_first(&mut all, sorted);
                 let mut sum = 0.0;
                 let within = all[..sorted].iter().position(|(_, weight)| {
                     sum += weight;
@@ -192,8 +193,8 @@ fn total(all: &[(u32, f64)]) -> f64 {
     all.iter().map(|(_, weight)| weight).sum()
 }
 
-/// Brings so many of the largest weights to the front, in order; of equal ones the first token.
-fn most_likely_first(all: &mut [(u32, f64)], count: usize) {
+/// Brings so many of the largest numbers to the front, in order; of equal ones the first token.
+fn largest_first(all: &mut [(u32, f64)], count: usize) {
     let order = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if count < all.len() {
         all.select_nth_unstable_by(count, order);
