@@ -7,6 +7,7 @@
 #include "attention.cuh"
 #include "blocks.cuh"
 #include "checked.cuh"
+#include "overlap.cuh"
 
 typedef Computed<ELEMENT> As;
 typedef As::type Real;
@@ -94,12 +95,12 @@ struct __align__(sizeof(CACHED) * COUNT) Packed {
 // One block for a token, GROUP heads that share keys and values, and a part of the positions. A
 // thread computes the scores of one key of a tile, then some elements of the sum of values.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attend(ELEMENT* to, const Shape to_shape, Real* parts, const ELEMENT* __restrict__ q,
-           const Shape q_shape, const CACHED* __restrict__ k, const Shape k_shape,
-           const CACHED* __restrict__ v, const Shape v_shape, const TABLE* __restrict__ table,
-           const Shape table_shape, const SEQUENCE* __restrict__ sequence, i64 sequence_stride,
-           const POSITION* __restrict__ position, i64 position_stride,
-           const float* __restrict__ sink, i64 sink_stride, double scale, double limit,
+    attend(ELEMENT* to, const Shape to_shape, Real* parts, const ELEMENT* q,
+           const Shape q_shape, const CACHED* k, const Shape k_shape,
+           const CACHED* v, const Shape v_shape, const TABLE* table,
+           const Shape table_shape, const SEQUENCE* sequence, i64 sequence_stride,
+           const POSITION* position, i64 position_stride,
+           const float* sink, i64 sink_stride, double scale, double limit,
            double bias, u64 biased, u64 window, u64 shared_heads, u64 groups, u64 splits,
            u64 per_split) {
     __shared__ Real queries[GROUP][LENGTH];
@@ -107,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ Real largest[GROUP], total[GROUP], factor[GROUP];
     __shared__ i64 rows[THREADS];
     __shared__ Real sums[PARTS > 1 ? GROUP * ACROSS * PARTS : 1];
+    overlap_launches();
     const u32 thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const u64 split = blockIdx.y;
     const u64 token = blockIdx.x / (shared_heads * groups);
@@ -321,9 +323,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // Joins the splits of a token's head: a warp, whose lanes go over the splits, then over elements.
 extern "C" __global__ void __launch_bounds__(THREADS_COMBINE)
-    combine(ELEMENT* to, const Shape to_shape, const Real* __restrict__ parts,
-            const float* __restrict__ sink, i64 sink_stride, u64 splits, u64 rows) {
+    combine(ELEMENT* to, const Shape to_shape, const Real* parts,
+            const float* sink, i64 sink_stride, u64 splits, u64 rows) {
     __shared__ Real weights[COMBINED][MOST_SPLITS];
+    overlap_launches();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u64 row = (u64)blockIdx.x * COMBINED + warp;
     if (row >= rows) return;

@@ -22,3 +22,19 @@ __device__ __forceinline__ Real slope(double bias, u64 biased, u64 head) {
     const double at = head < biased ? (double)(head + 1) : (double)(head - biased) + 0.5;
     return (Real)exp2(-bias * at / (double)biased);
 }
+
+// An element of a head turned by its position; elements behind the pairs are as they are.
+template <bool ADJACENT, typename Real>
+__device__ __forceinline__ Real turned(const Real* own, u32 d, u32 pairs, Real at,
+                                       const float* frequency, i64 frequency_stride,
+                                       Real magnitude) {
+    if (d >= 2 * pairs) return own[d];
+    const u32 pair = ADJACENT ? d / 2 : d % pairs;
+    const bool is_second = ADJACENT ? d % 2 == 1 : d >= pairs;
+    const u32 other = ADJACENT ? d ^ 1 : is_second ? d - pairs : d + pairs;
+    Real sine, cosine;
+    sine_cosine(at * (Real)frequency[(i64)pair * frequency_stride], &sine, &cosine);
+    sine *= magnitude;
+    cosine *= magnitude;
+    return is_second ? own[other] * sine + own[d] * cosine : own[d] * cosine - own[other] * sine;
+}

@@ -11,6 +11,7 @@
 #include "attention.cuh"
 #include "blocks.cuh"
 #include "fragments.cuh"
+#include "overlap.cuh"
 
 #define WARPS (THREADS / 32)
 #define OWN_KEYS (BY_KEYS ? KEYS / WARPS : KEYS)
@@ -121,12 +122,12 @@ __device__ __forceinline__ void load_rows(uint4* tile, const CACHED* from, const
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    flash(ELEMENT* to, const Shape to_shape, float* parts, const ELEMENT* __restrict__ q,
-          const Shape q_shape, const CACHED* __restrict__ k, const Shape k_shape,
-          const CACHED* __restrict__ v, const Shape v_shape, const TABLE* __restrict__ table,
-          const Shape table_shape, const SEQUENCE* __restrict__ sequence, i64 sequence_stride,
-          const POSITION* __restrict__ position, i64 position_stride,
-          const float* __restrict__ sink, i64 sink_stride, double scale, double limit, double bias,
+    flash(ELEMENT* to, const Shape to_shape, float* parts, const ELEMENT* q,
+          const Shape q_shape, const CACHED* k, const Shape k_shape,
+          const CACHED* v, const Shape v_shape, const TABLE* table,
+          const Shape table_shape, const SEQUENCE* sequence, i64 sequence_stride,
+          const POSITION* position, i64 position_stride,
+          const float* sink, i64 sink_stride, double scale, double limit, double bias,
           u64 biased, u64 window, u64 shared_heads, u64 groups, u64 splits) {
     __shared__ union __align__(16) {
         struct {
@@ -138,6 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ TileKeys found[2];
     __shared__ i64 positions[TOKENS], sequences[TOKENS];
     __shared__ float all_largest[WARPS][MERGED], all_totals[WARPS][MERGED];
+    overlap_launches();
     const u32 thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const u64 of_token = shared_heads * groups, tokens = q_shape.extents[0];
     // The last tokens, which have the most keys, first.

@@ -6,6 +6,7 @@
 #include "attention.cuh"
 #include "blocks.cuh"
 #include "checked.cuh"
+#include "overlap.cuh"
 
 typedef Computed<ELEMENT> As;
 typedef As::type Real;
@@ -15,13 +16,14 @@ typedef As::type Real;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     head_inputs(ELEMENT* q, const Shape q_shape, CACHED* k, const Shape k_shape, CACHED* v,
-                const Shape v_shape, const ELEMENT* __restrict__ x, const Shape x_shape,
-                const POSITION* __restrict__ position, i64 position_stride,
-                const float* __restrict__ frequency, i64 frequency_stride,
-                const SLOT* __restrict__ slot, i64 slot_stride, const ELEMENT* __restrict__ q_norm,
-                i64 q_norm_stride, const ELEMENT* __restrict__ k_norm, i64 k_norm_stride, double eps,
+                const Shape v_shape, const ELEMENT* x, const Shape x_shape,
+                const POSITION* position, i64 position_stride,
+                const float* frequency, i64 frequency_stride,
+                const SLOT* slot, i64 slot_stride, const ELEMENT* q_norm,
+                i64 q_norm_stride, const ELEMENT* k_norm, i64 k_norm_stride, double eps,
                 double magnitude, u64 pairs, u64 rows, u64* fault) {
     __shared__ Real row_places[WARPS][LENGTH];
+    overlap_launches();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u64 heads = q_shape.extents[1], shared_heads = k_shape.extents[2];
     const u64 places = k_shape.extents[1], slots = k_shape.extents[0] * places;
@@ -76,19 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                        (i64)shared_head * k_shape.strides[2];
     ELEMENT* to_q = q + (i64)token * q_shape.strides[0] + (i64)number * q_shape.strides[1];
     for (u32 d = lane; d < LENGTH; d += 32) {
-        Real value = own[d];
-        if (d < 2 * pairs) {
-            const u32 half = (u32)pairs;
-            const u32 pair = IS_ADJACENT ? d / 2 : d % half;
-            const bool is_second = IS_ADJACENT ? d % 2 == 1 : d >= half;
-            const u32 other = IS_ADJACENT ? d ^ 1 : is_second ? d - half : d + half;
-            Real sine, cosine;
-            sine_cosine(at * (Real)frequency[(i64)pair * frequency_stride], &sine, &cosine);
-            sine *= (Real)magnitude;
-            cosine *= (Real)magnitude;
-            value = is_second ? own[other] * sine + value * cosine
-                              : value * cosine - own[other] * sine;
-        }
+        const Real value = turned<IS_ADJACENT>(own, d, (u32)pairs, at, frequency, frequency_stride,
+                                               (Real)magnitude);
         if (is_query) {
             to_q[(i64)d * q_shape.strides[2]] = As::store(value);
         } else {

@@ -329,7 +329,7 @@ impl AttentionViews {
 }
 
 /// Whether all elements of a cache's heads are read 16 bytes at a time.
-fn has_chunks(view: &MemoryView, is_aligned: bool) -> bool {
+pub(crate) fn has_chunks(view: &MemoryView, is_aligned: bool) -> bool {
     let width = 16 / view.dtype().bytes();
     view.has_vectors(is_aligned, 3) && view.shape()[3].is_multiple_of(width)
 }
@@ -404,6 +404,7 @@ fn attend_keys(
         .u64(splits)
         .u64(per_split)
         .threads(THREADS)
+        .overlapping()
         .blocks([blocks, splits, 1])?;
     program.push(step);
     combine(program, views, parts.as_ref(), splits)
@@ -458,6 +459,7 @@ fn attend_tiles(
         )
         .u64(splits)
         .threads(threads)
+        .overlapping()
         .blocks([blocks, splits, 1])?;
     program.push(step);
     combine(program, views, parts.as_ref(), splits)
@@ -486,6 +488,7 @@ fn combine(
         .u64(splits)
         .u64(rows)
         .threads(THREADS)
+        .overlapping()
         .blocks([rows.div_ceil(u64::from(THREADS / 32)), 1, 1])?;
     program.push(step);
     Ok(())

@@ -69,7 +69,7 @@ impl ActivationBlocks {
 }
 
 /// The C++ struct of a format.
-fn format_type(format: BlockFormat) -> &'static str {
+pub(crate) fn format_type(format: BlockFormat) -> &'static str {
     match format {
         BlockFormat::Q1_0 => "Q1_0",
         BlockFormat::Q2_0 => "Q2_0",
@@ -103,12 +103,12 @@ fn format_type(format: BlockFormat) -> &'static str {
 
 /// Rows of blocks: bytes of a row are neighbours.
 #[derive(Clone, Copy, Debug)]
-struct BlockRows {
-    view: MemoryView,
+pub(crate) struct BlockRows {
+    pub(crate) view: MemoryView,
     format: BlockFormat,
-    rows: u64,
+    pub(crate) rows: u64,
     /// Bytes from a row to the next.
-    pitch: i64,
+    pub(crate) pitch: i64,
     /// Units of 32 elements of a row.
     units: u64,
 }
@@ -116,7 +116,11 @@ struct BlockRows {
 impl BlockRows {
     /// The rows of a view along its last dimension, copied into workspace unless their bytes are
     /// neighbours and rows have one distance.
-    fn of(program: &mut NativeProgram, view: &MemoryView, format: BlockFormat) -> Result<Self> {
+    pub(crate) fn of(
+        program: &mut NativeProgram,
+        view: &MemoryView,
+        format: BlockFormat,
+    ) -> Result<Self> {
         let (rows, bytes) = sizes(view);
         let of_block = format.bytes() as u64;
         let fits = view.dtype() == Dtype::U8 && bytes % of_block == 0 && !view.shape().is_empty();
@@ -170,13 +174,18 @@ impl BlockRows {
             .with("FORMAT", format_type(self.format))
             .with("BLOCK_ALIGN", align)
             .with("IS_DENSE", u8::from(is_dense));
-        match self.format.codebook() {
-            Some(rows) => {
-                let rows: Vec<String> = rows.iter().map(u16::to_string).collect();
-                text.with("CODEBOOK", rows.join(","))
-            }
-            None => text,
+        with_codebook(text, self.format)
+    }
+}
+
+/// A text with the codebook of a format that has one.
+pub(crate) fn with_codebook(text: KernelText, format: BlockFormat) -> KernelText {
+    match format.codebook() {
+        Some(rows) => {
+            let rows: Vec<String> = rows.iter().map(u16::to_string).collect();
+            text.with("CODEBOOK", rows.join(","))
         }
+        None => text,
     }
 }
 
@@ -207,7 +216,7 @@ const LONG_ROW: u64 = 64;
 const LEAST_UNITS: u64 = 8;
 
 /// Lanes that share a row of the weight: as many as have nearly equal parts of it.
-fn lanes_of_row(units: u64) -> u64 {
+pub(crate) fn lanes_of_row(units: u64) -> u64 {
     let is_even = |lanes: u64| 10 * (units.div_ceil(lanes) * lanes - units) <= units;
     let has_enough = |lanes: u64| units >= LONG_ROW || units / lanes >= LEAST_UNITS;
     let mut all = (0..=5).rev().map(|bits| 1 << bits);

@@ -51,7 +51,7 @@ pub struct HeadNumbers {
 }
 
 impl HeadViews {
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let what = || {
             let Self { x, q, cache, .. } = self;
             let [k, v] = cache.map(|it| it.layout);
@@ -158,6 +158,7 @@ pub fn head_inputs(
         .u64(views.frequency.shape()[0])
         .u64(rows)
         .threads(THREADS)
+        .overlapping()
         .blocks([rows.div_ceil(u64::from(THREADS / 32)), 1, 1])?;
     program.push(with_fault(step, program));
     Ok(())

@@ -40,6 +40,8 @@ pub mod segment;
 pub mod select;
 pub mod sort;
 pub mod sparse;
+pub mod token_attention;
+pub mod token_product;
 pub mod window;
 
 pub use error::KernelError;

@@ -26,6 +26,8 @@ const MAX_MODULES: usize = 512;
 pub struct NativeLoader {
     context: Context,
     arch: GpuArch,
+    /// Whether a kernel can wait by itself for the one before.
+    has_overlap: bool,
     format: CodeFormat,
     nvrtc: OnceLock<std::result::Result<Nvrtc, Arc<NvrtcError>>>,
     modules: Mutex<HashMap<KernelText, Module>>,
@@ -47,6 +49,7 @@ impl NativeLoader {
         Ok(Self {
             context: context.clone(),
             arch: GpuArch::new(major, minor),
+            has_overlap: major >= 9,
             format,
             nvrtc: OnceLock::new(),
             modules: Mutex::new(HashMap::new()),
@@ -62,8 +65,11 @@ impl NativeLoader {
     /// [`KernelError::Cuda`] if the driver refuses the code.
     pub fn load(&self, make: impl Fn(bool) -> Result<NativeProgram>) -> Result<LoadedProgram> {
         let form = |is_aligned| -> Result<(NativeProgram, Vec<KernelText>)> {
-            let program = make(is_aligned)?;
+            let mut program = make(is_aligned)?;
             program.check()?;
+            for step in &mut program.steps {
+                step.overlaps_previous &= self.has_overlap;
+            }
             check(program.is_aligned == is_aligned, || {
                 "the other form".to_owned()
             })?;
@@ -286,6 +292,10 @@ fn launch(
     }
     let [x, y, z] = step.grid;
     let launch = Launch::new((x, y, z), step.block).shared_bytes(step.shared_bytes);
+    let launch = match step.overlaps_previous {
+        true => launch.overlaps_previous(),
+        false => launch,
+    };
     // SAFETY: the parameters are those that the family's module lists for its text, which accesses
     // only elements of the views among them. These are parts of the program's layouts and
     // workspace; the caller compared them with what is bound: reach, alignment, overlap. The launch

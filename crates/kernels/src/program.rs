@@ -50,6 +50,8 @@ pub(crate) struct NativeStep {
     pub(crate) block: u32,
     pub(crate) shared_bytes: u32,
     pub(crate) parameters: Vec<Parameter>,
+    /// It may be launched while the one before still runs: its kernel waits for that one itself.
+    pub(crate) overlaps_previous: bool,
     /// An output and an operand for whose being one memory there is nothing to do.
     pub(crate) unless_same: Option<(usize, usize)>,
 }
@@ -63,6 +65,7 @@ impl NativeStep {
             block: THREADS,
             shared_bytes: 0,
             parameters: Vec::new(),
+            overlaps_previous: false,
             unless_same: None,
         }
     }
@@ -90,6 +93,12 @@ impl NativeStep {
         }
         self.grid = [x as u32, y as u32, z as u32];
         Ok(self)
+    }
+
+    /// Its kernel waits by itself for the one before.
+    pub(crate) fn overlapping(mut self) -> Self {
+        self.overlaps_previous = true;
+        self
     }
 
     pub(crate) fn threads(mut self, block: u32) -> Self {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 18] = [
+pub(crate) const HEADERS: [(&str, &str); 19] = [
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     ("block_codes.cuh", include_str!("../cuda/block_codes.cuh")),
     (
@@ -27,6 +27,7 @@ pub(crate) const HEADERS: [(&str, &str); 18] = [
     ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("matrices.cuh", include_str!("../cuda/matrices.cuh")),
+    ("overlap.cuh", include_str!("../cuda/overlap.cuh")),
     ("philox.cuh", include_str!("../cuda/philox.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
     ("window.cuh", include_str!("../cuda/window.cuh")),
@@ -113,7 +114,7 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 36] = [
+const SOURCES: [&str; 38] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
     include_str!("../cuda/block_product.cu"),
@@ -149,6 +150,8 @@ const SOURCES: [&str; 36] = [
     include_str!("../cuda/sort.cu"),
     include_str!("../cuda/sparse.cu"),
     include_str!("../cuda/tensor.cu"),
+    include_str!("../cuda/token_attention.cu"),
+    include_str!("../cuda/token_product.cu"),
     include_str!("../cuda/window.cu"),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fercuda_ops::OpDescriptor;
+use fercuda_ops::{OpDescriptor, has_token_attention};
 use fercuda_runtime::{GraphKey, Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
@@ -11,7 +11,7 @@ use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::step_ops::{ExpertMemory, StepRecorder, WIDE, of_format};
 use crate::tensors::{MatrixFormat, ModelTensors};
-use crate::weights::{DecoderWeights, LayerWeights, UnitWeights};
+use crate::weights::{DecoderWeights, LayerWeights, UnitWeights, WeightMatrix};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -37,6 +37,8 @@ pub(crate) struct StepLimits {
     /// Tokens of a step from which blocks of weights become 16-bit floats before they are
     /// multiplied, which tensor cores do faster.
     pub(crate) wide_from: u64,
+    /// Whether products of few tokens are one launch with their norm, gate and residual.
+    pub(crate) is_fused: bool,
 }
 
 impl StepLimits {
@@ -187,6 +189,8 @@ pub(crate) struct ModelDecoder {
     wide: Option<DeviceTensor>,
     /// Zeros, as many as a token's vector has.
     no_bias: DeviceTensor,
+    /// Zeros by which blocks of attention find out which of them is the last one.
+    arrived: DeviceTensor,
     chosen: DeviceTensor,
     chosen_normed: DeviceTensor,
     logits: DeviceTensor,
@@ -217,7 +221,8 @@ pub(crate) fn memory_bytes(
         + whole(ExpertMemory::floats_each(config));
     let mut step = 4
         * (whole(limits.tokens) * widths
-            + whole(limits.requests) * (whole(config.hidden) + whole(vocabulary))
+            + whole(limits.requests)
+                * (whole(config.hidden) + whole(vocabulary) + whole(config.heads))
             + whole(StepInputs::len(limits)));
     let mut narrow = tensors.narrow_types();
     if limits.is_wide() {
@@ -344,6 +349,7 @@ impl ModelDecoder {
                 false => None,
             },
             no_bias: zeros(session, Dtype::F32, &[config.hidden])?,
+            arrived: zeros(session, Dtype::U32, &[limits.requests * heads])?,
             chosen: floats(&[limits.requests, config.hidden])?,
             chosen_normed: floats(&[limits.requests, config.hidden])?,
             logits,
@@ -391,6 +397,7 @@ impl ModelDecoder {
             narrow: &self.narrow,
             wide: self.wide.as_ref().map(|it| (it, self.limits.wide_from)),
             no_bias: &self.no_bias,
+            is_fused: self.limits.is_fused,
         };
         let x = self.x.first(tokens)?;
         ops.choose_rows(&weights.embedding, &argument(0)?, &x)?;
@@ -406,9 +413,10 @@ impl ModelDecoder {
         let op = OpDescriptor::new("index_select")?.axes(&[0])?;
         ops.add(op, &[&x, &rows], &[&chosen])?;
         let normed = self.chosen_normed.first(key.rows)?;
-        ops.norm(&chosen, &weights.norm, config.epsilon, &normed)?;
         let logits = self.logits.first(key.rows)?;
-        ops.product(&normed, &weights.head, &logits)?;
+        let norm = (&weights.norm, config.epsilon);
+        let head = std::slice::from_ref(&weights.head);
+        ops.normed_products((&chosen, norm), head, &normed, &logits)?;
         if config.limits[1] > 0.0 {
             let op = OpDescriptor::new("soft_limit")?.number("limit", config.limits[1])?;
             ops.add(op, &[&logits], &[&logits])?;
@@ -430,47 +438,86 @@ impl ModelDecoder {
         step: &StepArguments,
         x: &DeviceTensor,
     ) -> Result<()> {
-        let (config, [keys, values]) = (&self.config, &self.cache[number]);
-        let window = config.windows[number];
-        let tokens = x.shape()[0];
+        let (config, tokens) = (&self.config, x.shape()[0]);
         let normed = self.normed.first(tokens)?;
-        ops.norm(x, &layer.attention_norm, config.epsilon, &normed)?;
         let all = self.projected.first(tokens)?;
-        let (mut done, mut parts) = (0, Vec::new());
-        for weight in &layer.attention {
-            parts.push((weight, all.columns(done..done + weight.outputs)?));
-            done += weight.outputs;
-        }
-        ops.products(&normed, &parts)?;
+        let norm = (&layer.attention_norm, config.epsilon);
+        ops.normed_products((x, norm), &layer.attention, &normed, &all)?;
         if let Some(biases) = &layer.biases {
             ops.accumulate(&all, biases)?;
         }
-        let heads = [tokens, config.heads, config.key_length];
-        let q = self.queries.first(tokens)?.reshape(&heads)?;
         let attended = self.attended.first(tokens)?;
         let attended = attended.reshape(&[tokens, config.heads, config.value_length])?;
+        self.attend(ops, (number, layer), step, (&all, &attended))?;
+        let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
+        let out = (&layer.out, layer.out_bias.as_ref());
+        match &layer.post_norms {
+            None => ops.product_onto(&flat, out, &normed, x),
+            Some([norm, _]) => {
+                ops.product(&flat, &layer.out, &normed)?;
+                if let Some(bias) = &layer.out_bias {
+                    ops.accumulate(&normed, bias)?;
+                }
+                self.add_normed(ops, &normed, norm, x)
+            }
+        }
+    }
+
+    /// Attention of what was projected, which is stored in the cache.
+    fn attend(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        (number, layer): (usize, &LayerWeights),
+        step: &StepArguments,
+        (all, attended): (&DeviceTensor, &DeviceTensor),
+    ) -> Result<()> {
+        let (config, [keys, values]) = (&self.config, &self.cache[number]);
+        let (window, tokens) = (config.windows[number], all.shape()[0]);
+        let heads = [tokens, config.heads, config.key_length];
+        let q = self.queries.first(tokens)?.reshape(&heads)?;
         let rotary = config.rotary_of(number as u64);
         let (frequencies, magnitude) = match rotary.map(|at| &self.weights.rotaries[at]) {
             Some((frequencies, magnitude)) => (frequencies.clone(), *magnitude),
             // Nothing is turned.
             None => (self.no_bias.first(0)?, 1.0),
         };
-        let op = OpDescriptor::new("attention_inputs")?
-            .choice("pairs", config.spec.pairs)?
-            .number("eps", config.epsilon)?
-            .number("magnitude", magnitude)?;
-        let mut operands = vec![
-            &all,
-            &step.position,
-            &frequencies,
-            &step.place,
-            keys,
-            values,
-        ];
-        operands.extend(layer.head_norms.iter().flatten());
-        ops.add(op, &operands, &[&q, keys, values])?;
+        let of_heads = |op: OpDescriptor| -> Result<OpDescriptor> {
+            let op = op.choice("pairs", config.spec.pairs)?;
+            let op = op.number("eps", config.epsilon)?;
+            Ok(op.number("magnitude", magnitude)?)
+        };
+        let norms: Vec<&DeviceTensor> = layer.head_norms.iter().flatten().collect();
         let key = step.key;
-        for (part, run) in [(0..key.singles, 1), (key.singles..tokens, RUN)] {
+        // Tokens of requests that have one each, in one launch.
+        let joined = match self.joins_attention(layer) {
+            true => key.singles,
+            false => 0,
+        };
+        if joined > 0 {
+            let op = of_heads(OpDescriptor::new("token_attention")?)?
+                .number("window", window as f64)?
+                .number("scale", config.scale)?
+                .number("limit", config.limits[0])?;
+            let parts = [all, &step.position, &step.place, &step.sequence];
+            let [all, position, place, sequence] = parts.map(|it| it.part(0..joined));
+            let (all, position, place, sequence) = (all?, position?, place?, sequence?);
+            let arrived = &self.arrived;
+            let mut operands = vec![&all, &position, &frequencies, &place, keys, values];
+            operands.extend([&step.table, &sequence, arrived]);
+            operands.extend(norms.clone());
+            let to = attended.part(0..joined)?;
+            ops.add(op, &operands, &[&to, keys, values, arrived])?;
+        }
+        if joined < tokens {
+            let parts = [all, &step.position, &step.place, &q];
+            let [all, position, place, q] = parts.map(|it| it.part(joined..tokens));
+            let (all, position, place, q) = (all?, position?, place?, q?);
+            let mut operands = vec![&all, &position, &frequencies, &place, keys, values];
+            operands.extend(norms);
+            let op = of_heads(OpDescriptor::new("attention_inputs")?)?;
+            ops.add(op, &operands, &[&q, keys, values])?;
+        }
+        for (part, run) in [(joined..key.singles, 1), (key.singles..tokens, RUN)] {
             if part.is_empty() {
                 continue;
             }
@@ -487,18 +534,16 @@ impl ModelDecoder {
             let operands: Vec<&DeviceTensor> = operands.into_iter().chain(&layer.sinks).collect();
             ops.add(op, &operands, &[&of_part(&attended)?])?;
         }
-        let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
-        let out = (&layer.out, layer.out_bias.as_ref());
-        match &layer.post_norms {
-            None => ops.product_onto(&flat, out, &normed, x),
-            Some([norm, _]) => {
-                ops.product(&flat, &layer.out, &normed)?;
-                if let Some(bias) = &layer.out_bias {
-                    ops.accumulate(&normed, bias)?;
-                }
-                self.add_normed(ops, &normed, norm, x)
-            }
-        }
+        Ok(())
+    }
+
+    /// Whether one launch has all of attention for tokens of requests that have one each.
+    fn joins_attention(&self, layer: &LayerWeights) -> bool {
+        let (config, [keys, _]) = (&self.config, &self.cache[0]);
+        self.limits.is_fused
+            && layer.sinks.is_none()
+            && config.key_length == config.value_length
+            && has_token_attention(keys.layout().dtype(), config.key_length)
     }
 
     /// x + what attention or the unit gave, by its norm.
@@ -528,7 +573,17 @@ impl ModelDecoder {
         let (gate_to, up_to) = (self.gate.first(tokens)?, self.up.first(tokens)?);
         let unit = self.config.spec.unit;
         let post_norm = layer.post_norms.as_ref().map(|[_, norm]| norm);
-        ops.norm(x, &layer.unit_norm, self.config.epsilon, &normed)?;
+        let norm = (&layer.unit_norm, self.config.epsilon);
+        if let UnitWeights::Dense(own) = &layer.unit
+            && let [gate, up, down] = own.as_ref()
+            && unit == "swiglu"
+            && gate.format == up.format
+            && ops.fuses(x, gate)
+        {
+            ops.normed_swiglu((x, norm), [gate, up], &up_to)?;
+            return self.close_unit(ops, (&up_to, down), post_norm, x);
+        }
+        ops.norm(x, norm.0, norm.1, &normed)?;
         let [gate, up, down] = match (&layer.unit, &self.experts) {
             (UnitWeights::Dense(own), _) => own.as_ref(),
             (UnitWeights::Experts(experts), Some(memory)) => {
@@ -554,10 +609,22 @@ impl ModelDecoder {
                 ops.add(OpDescriptor::new(unit)?, &[&up_to, &gate_to], &[&up_to])?;
             }
         }
+        self.close_unit(ops, (&up_to, down), post_norm, x)
+    }
+
+    /// x + the gated unit's product, by its norm where there is one.
+    fn close_unit(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        (gated, down): (&DeviceTensor, &WeightMatrix),
+        post_norm: Option<&DeviceTensor>,
+        x: &DeviceTensor,
+    ) -> Result<()> {
+        let normed = self.normed.first(x.shape()[0])?;
         match post_norm {
-            None => ops.product_onto(&up_to, (down, None), &normed, x),
+            None => ops.product_onto(gated, (down, None), &normed, x),
             Some(norm) => {
-                ops.product(&up_to, down, &normed)?;
+                ops.product(gated, down, &normed)?;
                 self.add_normed(ops, &normed, norm, x)
             }
         }

@@ -59,6 +59,7 @@ pub(crate) fn limits(
             true => WIDE_FROM,
             false => u64::MAX,
         },
+        is_fused: config.fused_products.unwrap_or(!is_software),
     };
     Ok((limits, context.min(limits.blocks_each * PLACES)))
 }

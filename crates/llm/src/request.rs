@@ -30,6 +30,9 @@ pub struct EngineConfig {
     /// Whether blocks of weights become 16-bit floats for steps of many tokens, which tensor cores
     /// multiply faster; `None` for whether the device is a GPU.
     pub wide_products: Option<bool>,
+    /// Whether the vectors of few tokens are multiplied in one launch with their norm, gate and
+    /// residual; `None` for whether the device is a GPU.
+    pub fused_products: Option<bool>,
 }
 
 impl Default for EngineConfig {
@@ -43,6 +46,7 @@ impl Default for EngineConfig {
             cached: Dtype::F16,
             graphs: None,
             wide_products: None,
+            fused_products: None,
         }
     }
 }

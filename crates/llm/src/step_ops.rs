@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use fercuda_ops::OpDescriptor;
+use fercuda_ops::{OpDescriptor, has_token_products};
 use fercuda_runtime::Session;
 use fercuda_tensor::{BlockFormat, Dtype};
 
@@ -29,7 +29,12 @@ pub(crate) struct StepRecorder<'a> {
     /// Memory of a matrix, where blocks become wider, and the rows for which they do.
     pub(crate) wide: Option<(&'a DeviceTensor, u64)>,
     pub(crate) no_bias: &'a DeviceTensor,
+    /// Whether products of few tokens are one launch with their norm, gate and residual.
+    pub(crate) is_fused: bool,
 }
+
+/// A vector of each token, and the weights and the epsilon of its norm.
+pub(crate) type NormedInput<'a> = (&'a DeviceTensor, (&'a DeviceTensor, f64));
 
 impl StepRecorder<'_> {
     pub(crate) fn add(
@@ -56,6 +61,62 @@ impl StepRecorder<'_> {
         self.add(op, &[x, weight], &[to])
     }
 
+    /// Whether one launch multiplies such vectors by a matrix.
+    pub(crate) fn fuses(&self, x: &DeviceTensor, weight: &WeightMatrix) -> bool {
+        let &[rows, inputs] = x.shape() else {
+            return false;
+        };
+        let format = match weight.format {
+            MatrixFormat::Blocks(format) => Some(format),
+            MatrixFormat::Plain(_) => None,
+        };
+        self.is_fused && has_token_products(format, rows, inputs)
+    }
+
+    /// n w^T of several matrices side by side, where n is the norm of x; elsewhere in between, where
+    /// no op does all.
+    pub(crate) fn normed_products(
+        &mut self,
+        (x, (norm, epsilon)): NormedInput<'_>,
+        weights: &[WeightMatrix],
+        between: &DeviceTensor,
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let mut done = 0;
+        if !weights.iter().all(|weight| self.fuses(x, weight)) {
+            self.norm(x, norm, epsilon, between)?;
+            let mut parts = Vec::new();
+            for weight in weights {
+                parts.push((weight, to.columns(done..done + weight.outputs)?));
+                done += weight.outputs;
+            }
+            return self.products(between, &parts);
+        }
+        for of_format in weights.chunk_by(|a, b| a.format == b.format) {
+            for some in of_format.chunks(3) {
+                let outputs: u64 = some.iter().map(|weight| weight.outputs).sum();
+                let own = to.columns(done..done + outputs)?;
+                done += outputs;
+                let op = fused("normed_linear", some[0].format)?.number("eps", epsilon)?;
+                let matrices = some.iter().map(|weight| &weight.tensor);
+                let operands: Vec<&DeviceTensor> = [x, norm].into_iter().chain(matrices).collect();
+                self.add(op, &operands, &[&own])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The gated unit of the norm of x, before its last product.
+    pub(crate) fn normed_swiglu(
+        &mut self,
+        (x, (norm, epsilon)): NormedInput<'_>,
+        [gate, up]: [&WeightMatrix; 2],
+        to: &DeviceTensor,
+    ) -> Result<()> {
+        let op = fused("normed_swiglu", gate.format)?.number("eps", epsilon)?;
+        self.add(op, &[x, norm, &gate.tensor, &up.tensor], &[to])
+    }
+
     /// x w^T.
     pub(crate) fn product(
         &mut self,
@@ -74,6 +135,11 @@ impl StepRecorder<'_> {
     ) -> Result<()> {
         let mut narrowed: Option<(Dtype, DeviceTensor)> = None;
         for (weight, to) in all {
+            if self.fuses(x, weight) {
+                let op = fused("token_linear", weight.format)?;
+                self.add(op, &[x, &weight.tensor], &[to])?;
+                continue;
+            }
             let dtype = match weight.format {
                 MatrixFormat::Blocks(format) if !self.widens(x, weight) => {
                     let op = of_format("quantised_linear", format)?;
@@ -158,6 +224,10 @@ impl StepRecorder<'_> {
         between: &DeviceTensor,
         y: &DeviceTensor,
     ) -> Result<()> {
+        if bias.is_none() && self.fuses(x, weight) {
+            let op = fused("token_linear", weight.format)?;
+            return self.add(op, &[x, &weight.tensor, y], &[y]);
+        }
         match weight.format {
             MatrixFormat::Blocks(format) if !self.widens(x, weight) => {
                 let op = of_format("quantised_linear", format)?;
@@ -339,6 +409,15 @@ impl StepRecorder<'_> {
 pub(crate) fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
     let name = format.name().to_ascii_lowercase();
     Ok(OpDescriptor::new(op)?.choice("format", &name)?)
+}
+
+/// An op of few tokens by weights of a format, which nothing writes while the engine runs.
+fn fused(op: &str, format: MatrixFormat) -> Result<OpDescriptor> {
+    let op = match format {
+        MatrixFormat::Blocks(format) => of_format(op, format)?,
+        MatrixFormat::Plain(_) => OpDescriptor::new(op)?,
+    };
+    Ok(op.choice("weights", "constant")?)
 }
 
 /// The first elements of reserved memory, in a shape.

@@ -229,6 +229,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.block"),
     ),
     native(
+        "cuda.token",
+        "fixed by the number of elements of a row",
+        "f32; 32 bits for codes of 16 elements",
+        true,
+        |row| has_native(row, "cuda.token"),
+        |request| check_native(request, "cuda.token"),
+    ),
+    native(
         "cuda.expert",
         "fixed by the number of elements of a row",
         "f32",

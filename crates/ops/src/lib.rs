@@ -24,6 +24,7 @@ pub use arrays::HostArray;
 pub use descriptor::OpDescriptor;
 pub use error::OpError;
 pub use fercuda_kernels::KernelError;
+pub use fercuda_kernels::token_attention::has_token_attention;
 pub use kernels::{Backend, KERNELS, KernelRow};
 pub use named::{OpParameterKind, OpParameterValue};
 pub use parameters::{Misfit, OpParameters};
@@ -33,4 +34,5 @@ pub use row::{
     ExpectedElement, NativeRule, OpFamily, OpOracle, OpRow, ResultRule, RowLowering, RowResults,
     WholeReference,
 };
+pub use table::token_products::has_token_products;
 pub use tune::{MeasuredKernel, OpMeasurement, OpTuner, TuneSet};

@@ -196,6 +196,7 @@ fn probabilities_of_each_architecture_equal_the_reference() {
         println!("{name}");
         let model = TinyModel::random(&mut random, sizes);
         let config = EngineConfig {
+            fused_products: Some(true),
             graphs: Some(matches!(name, "qwen2" | "qwen3moe" | "gpt-oss")),
             ..config(name)
         };
@@ -297,6 +298,7 @@ fn requests_together_and_evicted_ones_equal_the_reference() {
     let model = TinyModel::random(&mut random, sizes("llama"));
     // Six blocks: three requests of 20 to 40 positions do not fit at once.
     let config = EngineConfig {
+        fused_products: Some(true),
         cache_tokens: Some(96),
         ..config("together")
     };
@@ -578,6 +580,7 @@ fn blocks_and_wider_weights_are_near_the_model_in_f32() {
         for is_wide in [false, true] {
             let config = EngineConfig {
                 cached,
+                fused_products: Some(is_wide),
                 ..wide(is_wide)
             };
             let own = first_chances(file.clone(), &config, &tokens);

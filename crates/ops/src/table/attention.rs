@@ -32,7 +32,7 @@ fn four<'a>(layout: &'a Layout, name: &str) -> Result<&'a [u64; 4], Misfit> {
 }
 
 /// Checks that an operand has one element for each token.
-fn of_tokens(layout: &Layout, name: &str, tokens: u64) -> Result<(), Misfit> {
+pub(super) fn of_tokens(layout: &Layout, name: &str, tokens: u64) -> Result<(), Misfit> {
     match layout.shape() == [tokens] {
         true => Ok(()),
         false => {
@@ -66,7 +66,7 @@ fn rope_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     }
 }
 
-fn pairs_of(op: &OpParameters) -> RotaryPairs {
+pub(super) fn pairs_of(op: &OpParameters) -> RotaryPairs {
     match op.choice_of("pairs") {
         "adjacent" => RotaryPairs::Adjacent,
         _ => RotaryPairs::Halves,
@@ -164,7 +164,7 @@ fn query_heads(x: &Layout, k: &Layout, v: &Layout) -> Result<u64, Misfit> {
     }
 }
 
-fn inputs_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+pub(super) fn inputs_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, position, frequency, index, k, v] = [0, 1, 2, 3, 4, 5].map(|at| &operands[at]);
     let heads = query_heads(x, k, v)?;
     let (tokens, length) = (x.shape()[0], k.shape()[3]);
@@ -227,7 +227,7 @@ fn inputs(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     head_inputs(program, &views, numbers)
 }
 
-fn inputs_expected(
+pub(super) fn inputs_expected(
     op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
@@ -336,14 +336,14 @@ fn append_expected(
 
 // Attention.
 
-fn scale_of(op: &OpParameters, length: u64) -> f64 {
+pub(super) fn scale_of(op: &OpParameters, length: u64) -> f64 {
     match op.number_of("scale") {
         0.0 => 1.0 / (length as f64).sqrt(),
         scale => scale,
     }
 }
 
-fn window_of(op: &OpParameters) -> Result<u64, Misfit> {
+pub(super) fn window_of(op: &OpParameters) -> Result<u64, Misfit> {
     let window = whole_number(op, "window")?;
     u64::try_from(window).map_err(|_| {
         let what = format!("a window of {window}");
@@ -477,8 +477,8 @@ fn slope(bias: f64, heads: u64, head: u64) -> f64 {
 }
 
 /// A factor of a product of a 16-bit cache, which may be rounded to its type.
-fn factor_of(op: &OpParameters, cached: Dtype, mut value: Approx) -> Approx {
-    if is_rounded(op) && matches!(cached, Dtype::F16 | Dtype::Bf16) {
+fn factor_of(cached: Dtype, mut value: Approx) -> Approx {
+    if matches!(cached, Dtype::F16 | Dtype::Bf16) {
         let (rounded, error) = stored(cached, value.value, 0.0);
         value.error += error;
         if !rounded.is_finite() {
@@ -493,16 +493,47 @@ fn attend_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
+    let bias = op.number_of("max_bias");
+    let exact = [0, 1, 2].map(|at: usize| vec![0.0; x[at].values.len()]);
+    vec![attended(
+        op,
+        x,
+        &exact,
+        bias,
+        is_rounded(op),
+        results[0].dtype(),
+    )]
+}
+
+/// The result of attention over queries, keys, values, table, sequence, position and perhaps sinks,
+/// the first three of which have errors.
+pub(super) fn attended(
+    op: &OpParameters,
+    x: &[HostArray],
+    errors: &[Vec<f64>; 3],
+    bias: f64,
+    is_rounded: bool,
+    dtype: Dtype,
+) -> Vec<ExpectedElement> {
     let (q, k, v) = (&x[0], &x[1], &x[2]);
     let (heads, length) = (q.shape[1], q.shape[2]);
-    let (shared, dtype) = (k.shape[2], results[0].dtype());
+    let shared = k.shape[2];
     let t = ApproxType::of(dtype);
     let unit = t.number(1.0).error;
-    let (scale, limit, bias) = (
-        scale_of(op, length),
-        op.number_of("limit"),
-        op.number_of("max_bias"),
-    );
+    let (scale, limit) = (scale_of(op, length), op.number_of("limit"));
+    let element = |of: usize, index: [u64; 4]| {
+        let array = &x[of];
+        let index = &index[4 - array.shape.len()..];
+        let place = array.shape.iter().zip(index);
+        let place = place.fold(0, |place, (extent, at)| place * extent + at) as usize;
+        let mut own = t.exact(array.values[place]);
+        own.error = errors[of][place];
+        own
+    };
+    let factor = |cached, value| match is_rounded {
+        true => factor_of(cached, value),
+        false => value,
+    };
     let mut all = Vec::new();
     for token in 0..q.shape[0] {
         let keys = keys_of(op, x, token);
@@ -510,8 +541,8 @@ fn attend_expected(
             let of_keys = head / (heads / shared);
             let score = |(block, place, from): &(u64, u64, f64)| {
                 let products = (0..length).map(|d| {
-                    let query = factor_of(op, k.dtype, t.exact(q.at(&[token, head, d])));
-                    query * t.number(scale) * t.exact(k.at(&[*block, *place, of_keys, d]))
+                    let query = factor(k.dtype, element(0, [0, token, head, d]));
+                    query * t.number(scale) * element(1, [*block, *place, of_keys, d])
                 });
                 let mut score = t.sum(products);
                 if limit > 0.0 {
@@ -549,8 +580,7 @@ fn attend_expected(
                     .iter()
                     .zip(&weights)
                     .map(|((block, place, _), weight)| {
-                        factor_of(op, v.dtype, *weight)
-                            * t.exact(v.at(&[*block, *place, of_keys, d]))
+                        factor(v.dtype, *weight) * element(2, [*block, *place, of_keys, d])
                     });
                 let value = t.sum(values);
                 all.push(match keys.is_empty() {
@@ -560,10 +590,10 @@ fn attend_expected(
             }
         }
     }
-    vec![all]
+    all
 }
 
-const INPUT_TYPES: &[(&str, TypeClass)] = &[
+pub(super) const INPUT_TYPES: &[(&str, TypeClass)] = &[
     ("position", TypeClass::Integers),
     ("frequency", TypeClass::Floats),
     ("index", TypeClass::Integers),

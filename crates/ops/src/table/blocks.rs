@@ -17,7 +17,7 @@ use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
-const FORMATS: &[&str] = &[
+pub(super) const FORMATS: &[&str] = &[
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k",
     "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs",
     "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0",
@@ -75,7 +75,11 @@ pub(super) fn check_bytes(layout: &Layout, what: &str) -> Result<(), Misfit> {
 }
 
 /// Rows of a weight and their elements.
-fn matrix(format: BlockFormat, weight: &Layout, what: &str) -> Result<(u64, u64), Misfit> {
+pub(super) fn matrix(
+    format: BlockFormat,
+    weight: &Layout,
+    what: &str,
+) -> Result<(u64, u64), Misfit> {
     check_bytes(weight, what)?;
     match weight.shape() {
         [rows, bytes] => Ok((*rows, elements(format, *bytes)?)),
@@ -283,11 +287,11 @@ fn quantised(kind: ActivationBlocks, row: &[f64]) -> QuantisedRow {
 
 /// A row of a weight.
 pub(super) struct WeightRow {
-    values: Vec<f64>,
+    pub(super) values: Vec<f64>,
     /// Magnitudes of what is subtracted from scaled codes.
-    offsets: Vec<f64>,
+    pub(super) offsets: Vec<f64>,
     /// Minimums of blocks of 32, for the formats with them.
-    minimums: Vec<f64>,
+    pub(super) minimums: Vec<f64>,
 }
 
 pub(super) fn weight_row(format: BlockFormat, bytes: &[u8]) -> WeightRow {
@@ -345,7 +349,7 @@ pub(super) fn dot(x: &QuantisedRow, weight: &WeightRow) -> ExpectedElement {
     )
 }
 
-fn rows_of(format: BlockFormat, weight: &HostArray) -> Vec<WeightRow> {
+pub(super) fn rows_of(format: BlockFormat, weight: &HostArray) -> Vec<WeightRow> {
     let bytes = bytes_of(weight);
     let width = weight.shape[1] as usize;
     (0..weight.shape[0] as usize)

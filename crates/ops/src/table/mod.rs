@@ -43,6 +43,8 @@ mod sparse;
 mod spectra;
 mod spectral;
 mod systems;
+mod token_attentions;
+pub(crate) mod token_products;
 pub(crate) mod transforms;
 mod window_gradients;
 mod windows;
@@ -50,7 +52,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 38] = [
+pub(crate) const PARTS: [&[OpRow]; 40] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -72,7 +74,9 @@ pub(crate) const PARTS: [&[OpRow]; 38] = [
     random::ROWS,
     draws::ROWS,
     products::ROWS,
+    token_products::ROWS,
     attention::ROWS,
+    token_attentions::ROWS,
     sparse::ROWS,
     windows::ROWS,
     window_gradients::ROWS,

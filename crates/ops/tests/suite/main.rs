@@ -17,6 +17,7 @@ mod native_quant;
 mod native_segment;
 mod native_small;
 mod native_sort;
+mod native_token;
 mod native_update;
 mod native_window;
 mod page;

@@ -9,7 +9,7 @@ use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{
     native_attention, native_box, native_class, native_expert, native_norm, native_quant,
-    native_segment, native_small, native_sort, native_update, native_window,
+    native_segment, native_small, native_sort, native_token, native_update, native_window,
 };
 
 /// A new descriptor of the op, and random operands.
@@ -46,6 +46,9 @@ pub(crate) fn operands_of(
     }
     if row.name == "expert_linear" {
         return native_expert::of_floats(random, op, dtype);
+    }
+    if native_token::OPS.contains(&row.name) {
+        return native_token::operands_of(random, op, dtype);
     }
     if native_quant::is_of_blocks(row) {
         return native_quant::operands_of(random, row, dtype);

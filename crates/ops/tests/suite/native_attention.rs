@@ -76,8 +76,82 @@ pub(crate) fn operands_of(
             let op = random_choice(random, op).number("magnitude", 0.75).unwrap();
             (op, operands)
         }
+        "token_attention" => token_operands(random, op, dtype),
         _ => attention_operands(random, op, dtype),
     }
+}
+
+/// Tokens of sequences with blocks of their own, each the last one of its sequence, or padding.
+fn token_operands(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let cached = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F8E4m3][random.usize(..4)];
+    let width = 16 / cached.bytes();
+    let length = width * random.u64(1..=(96 / width).min(32));
+    let (shared, places) = (random.u64(1..3), [1, 3, 16][random.usize(..3)]);
+    let heads = shared * [1, 2, 3, 4, 12][random.usize(..5)];
+    // What is expected is computed one product after another.
+    let most = (150_000 / (heads * length)).clamp(4, 700);
+    let (tokens, own) = (random.u64(1..4), 1 + random.u64(..most / places + 1));
+    let blocks = tokens * own + random.u64(..3);
+    let mut order: Vec<u64> = (0..blocks).collect();
+    random.shuffle(&mut order);
+    let table: Vec<u64> = order[..(tokens * own) as usize].to_vec();
+    let (mut position, mut slot, mut sequence) = (Vec::new(), Vec::new(), Vec::new());
+    for token in 0..tokens {
+        let at = random.u64(..own * places);
+        let is_padding = random.u32(..6) == 0;
+        let block = table[(token * own + at / places) as usize];
+        position.push(if is_padding { u64::MAX } else { at });
+        slot.push(match is_padding {
+            true => blocks * places,
+            false => block * places + at % places,
+        });
+        sequence.push(token);
+    }
+    let columns = (heads + 2 * shared) * length;
+    let is_dense = random.u32(..3) > 0;
+    let floats = |random: &mut fastrand::Rng, dtype, shape: &[u64]| match is_dense {
+        true => dense_floats(random, dtype, shape),
+        false => Operand::random(random, dtype, shape, true),
+    };
+    let x = floats(random, dtype, &[tokens, columns]);
+    let pairs = random.u64(..=length / 2);
+    let frequency = Operand::random(random, Dtype::F32, &[pairs], true);
+    let cache = [blocks, places, shared, length];
+    let (k, v) = (
+        floats(random, cached, &cache),
+        floats(random, cached, &cache),
+    );
+    let mut operands = vec![
+        x,
+        dense_numbers(Dtype::I32, &[tokens], position),
+        frequency,
+        dense_numbers(Dtype::I64, &[tokens], slot),
+        k,
+        v,
+        dense_numbers(Dtype::I32, &[tokens, own], table),
+        dense_numbers(Dtype::I32, &[tokens], sequence),
+        dense_numbers(
+            Dtype::U32,
+            &[tokens * heads],
+            vec![0; (tokens * heads) as usize],
+        ),
+    ];
+    if random.bool() {
+        for _ in 0..2 {
+            operands.push(Operand::random(random, dtype, &[length], true));
+        }
+    }
+    let mut op = random_choice(random, op).number("magnitude", 0.75).unwrap();
+    for (name, value) in [("limit", 3.0), ("window", 40.0)] {
+        if random.u32(..3) == 0 {
+            op = op.number(name, value).unwrap();
+        }
+    }
+    (op.number("scale", 0.05).unwrap(), operands)
 }
 
 /// Whole numbers in order at an aligned place.

@@ -59,7 +59,12 @@ pub(crate) fn blocks(random: &mut fastrand::Rng, format: BlockFormat, count: u64
 }
 
 /// Rows of blocks, contiguous or in any layout.
-fn weight(random: &mut fastrand::Rng, format: BlockFormat, rows: u64, across: u64) -> Operand {
+pub(crate) fn weight(
+    random: &mut fastrand::Rng,
+    format: BlockFormat,
+    rows: u64,
+    across: u64,
+) -> Operand {
     let bytes = blocks(random, format, rows * across);
     let own = [rows, across * format.bytes() as u64];
     let layout = match random.u32(..4) {

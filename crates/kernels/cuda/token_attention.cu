@@ -1,0 +1,332 @@
+// Attention of tokens of which each is the last one of its sequence: norms of heads, rotary
+// positions, the cache's new keys and values, and attention, in one launch.
+//
+// x has the heads of queries, of keys and of values of each token, one after another. The cache is
+// that of attention.cu; `slot` is the place of the token's position. ELEMENT is the type of x and of
+// results, CACHED that of the cache; POSITION, SEQUENCE, TABLE and SLOT are types of whole numbers.
+//
+// A block has GROUP heads that share keys and values, of a token, and a part of its keys, of which
+// there are as many as suffice. LANES lanes have a key, 16 bytes each, and keep the largest score,
+// the sum of weights and that of values by them. The block that is ready last joins the parts; it
+// finds that out by `arrived`, which is 0 before and after.
+#include "attention.cuh"
+#include "checked.cuh"
+#include "overlap.cuh"
+
+#define WARPS 8
+#define THREADS (WARPS * 32)
+#define EACH_LANE 0xffffffffu
+#define WIDTH (16 / (u32)sizeof(CACHED))
+// Keys that a warp has at once, and how often before it adds them.
+#define KEYS (32 / LANES)
+#define LOADED 4
+#define LEAST_SCORE (-as_float(0x7f800000))
+
+typedef Computed<ELEMENT> As;
+typedef Computed<CACHED> Kept;
+
+union Chunk {
+    uint4 bits;
+    CACHED values[WIDTH];
+
+    __device__ __forceinline__ Chunk() {}
+};
+
+// The sum of values by their weights, for the largest score.
+struct Gathered {
+    float most, total, values[WIDTH];
+
+    // Joins what another lane has.
+    __device__ __forceinline__ void join_lane(u32 distance) {
+        const float other_most = __shfl_xor_sync(EACH_LANE, most, distance);
+        const float other_total = __shfl_xor_sync(EACH_LANE, total, distance);
+        const float both = other_most > most || other_most != other_most ? other_most : most;
+        const float own = factor(most, both), other = factor(other_most, both);
+        most = both;
+        total = total * own + other_total * other;
+#pragma unroll
+        for (u32 e = 0; e < WIDTH; e++) {
+            values[e] = values[e] * own + __shfl_xor_sync(EACH_LANE, values[e], distance) * other;
+        }
+    }
+
+    // By how much a sum for one largest score is scaled for another one.
+    static __device__ __forceinline__ float factor(float most, float both) {
+        return most == LEAST_SCORE ? 0.0f : expf(most - both);
+    }
+};
+
+// A head of x by its norm and its position, as a warp.
+__device__ __forceinline__ void put_head(float* to, float* row, const ELEMENT* from, i64 stride,
+                                         const ELEMENT* norm, i64 norm_stride, float eps, float at,
+                                         const float* frequency, i64 frequency_stride,
+                                         float magnitude, float scale) {
+    const u32 lane = threadIdx.x % 32;
+    float squares = 0;
+    for (u32 d = lane; d < LENGTH; d += 32) {
+        row[d] = As::load(from[(i64)d * stride]);
+        squares += row[d] * row[d];
+    }
+    if (norm != nullptr) {
+#pragma unroll
+        for (u32 distance = 16; distance > 0; distance /= 2) {
+            squares += __shfl_xor_sync(EACH_LANE, squares, distance);
+        }
+        const float by = 1.0f / sqrtf(squares / (float)LENGTH + eps);
+        for (u32 d = lane; d < LENGTH; d += 32) {
+            row[d] = row[d] * by * As::load(norm[(i64)d * norm_stride]);
+        }
+    }
+    __syncwarp();
+    for (u32 d = lane; d < LENGTH; d += 32) {
+        to[d] = turned<IS_ADJACENT>(row, d, PAIRS, at, frequency, frequency_stride, magnitude) * scale;
+    }
+}
+
+// Stores an element of a result by its sums.
+__device__ __forceinline__ void store_head(ELEMENT* to, const Shape& shape, u32 token, u32 head,
+                                           u32 d, float sum, float total) {
+    // Without a key the result is 0.
+    to[(i64)token * shape.strides[0] + (i64)head * shape.strides[1] + (i64)d * shape.strides[2]] =
+        As::store(total == 0 ? 0.0f : sum / total);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    token_attention(ELEMENT* to, const Shape to_shape, CACHED* k, const Shape k_shape, CACHED* v,
+                    const Shape v_shape, u32* arrived, float* parts, const ELEMENT* x,
+                    const Shape x_shape, const POSITION* position, i64 position_stride,
+                    const float* frequency, i64 frequency_stride, const SLOT* slot, i64 slot_stride,
+                    const TABLE* table, const Shape table_shape, const SEQUENCE* sequence,
+                    i64 sequence_stride, const ELEMENT* q_norm, i64 q_norm_stride,
+                    const ELEMENT* k_norm, i64 k_norm_stride,
+                    double eps, double magnitude, double scale, double limit, u64 window,
+                    u64 groups, u64* fault) {
+    __shared__ float queries[GROUP][LENGTH];
+    __shared__ __align__(16) CACHED own_key[LENGTH], own_value[LENGTH];
+    __shared__ union {
+        float rows[WARPS][2][LENGTH];
+        float sums[WARPS][GROUP][LENGTH];
+    } shared;
+    __shared__ float all_most[WARPS][GROUP], all_totals[WARPS][GROUP];
+    __shared__ bool is_ready_last;
+    overlap_launches();
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, splits = gridDim.y;
+    const u32 heads = (u32)to_shape.extents[1], shared_heads = (u32)k_shape.extents[2];
+    const u32 of_token = shared_heads * (u32)groups;
+    const u32 token = blockIdx.x / of_token, part_of_token = blockIdx.x - token * of_token;
+    const u32 shared_head = part_of_token / (u32)groups;
+    const u32 group = part_of_token - shared_head * (u32)groups;
+    const u32 first_head = part_of_token * GROUP;
+
+    const i64 last = (i64)position[(i64)token * position_stride];
+    const i64 own = (i64)sequence[(i64)token * sequence_stride];
+    const i64 chosen = (i64)slot[(i64)token * slot_stride];
+    const u32 places = (u32)k_shape.extents[1];
+    u64 end = last < 0 || (u64)own >= table_shape.extents[0] ? 0 : (u64)last + 1;
+    u64 begin = window > 0 && end > window ? end - window : 0;
+    const u64 room = table_shape.extents[1] * places;
+    if (end > room) end = room;
+    if (begin > end) begin = end;
+    // Parts of equal length, as many as have enough keys.
+    u64 length = (end - begin + splits - 1) / splits;
+    length = length < LEAST_PART ? LEAST_PART : (length + LEAST_PART - 1) / LEAST_PART * LEAST_PART;
+    const u64 needed = (end - begin + length - 1) / length;
+    const u32 active = needed > 0 ? (u32)needed : 1, split = blockIdx.y;
+    if (split >= active) return;
+    const u64 from = begin + split * length;
+    const u64 until = from + length < end ? from + length : end;
+    const bool has_own = (u64)last >= from && (u64)last < until;
+    const bool is_stored = split + 1 == active && group == 0;
+
+    // Heads of queries, and that of keys where it is needed.
+    const ELEMENT* of_x = x + (i64)token * x_shape.strides[0];
+    const float at = (float)last;
+    for (u32 head = warp; head < GROUP + 1; head += WARPS) {
+        const bool is_key = head == GROUP;
+        // Zeros are defined, though not used.
+        if (is_key && !has_own && !is_stored) {
+            for (u32 d = lane; d < LENGTH; d += 32) own_key[d] = Kept::store(0.0f);
+            break;
+        }
+        const u32 column = is_key ? heads + shared_head : first_head + head;
+        float* turned_row = is_key ? shared.rows[warp][1] : queries[head];
+        put_head(turned_row, shared.rows[warp][0], of_x + (i64)(column * LENGTH) * x_shape.strides[1],
+                 x_shape.strides[1], is_key ? k_norm : q_norm, is_key ? k_norm_stride : q_norm_stride,
+                 (float)eps, at, frequency, frequency_stride, (float)magnitude,
+                 is_key ? 1.0f : (float)scale);
+        if (is_key) {
+            for (u32 d = lane; d < LENGTH; d += 32) own_key[d] = Kept::store(turned_row[d]);
+        }
+        __syncwarp();
+    }
+    const u32 of_value = (heads + shared_heads + shared_head) * LENGTH;
+    for (u32 d = threadIdx.x; d < LENGTH; d += THREADS) {
+        const bool is_needed = has_own || is_stored;
+        const ELEMENT* value = of_x + (i64)(of_value + d) * x_shape.strides[1];
+        own_value[d] = Kept::store(is_needed ? As::load(*value) : 0.0f);
+    }
+    __syncthreads();
+    const u64 slots = k_shape.extents[0] * places;
+    if (is_stored && is_inside(chosen, slots, token, threadIdx.x == 0 ? fault : nullptr)) {
+        const i64 block = chosen / places, place = chosen - block * places;
+        CACHED* key = k + block * k_shape.strides[0] + place * k_shape.strides[1] +
+                      (i64)shared_head * k_shape.strides[2];
+        CACHED* value = v + block * v_shape.strides[0] + place * v_shape.strides[1] +
+                        (i64)shared_head * v_shape.strides[2];
+        for (u32 d = threadIdx.x; d < LENGTH; d += THREADS) {
+            key[d] = own_key[d];
+            value[d] = own_value[d];
+        }
+    }
+
+    // Lanes behind a head's elements have none.
+    const u32 chunk = lane % LANES, of_warp = lane / LANES;
+    const bool has_chunk = chunk * WIDTH < LENGTH;
+    float q[GROUP][WIDTH];
+    Gathered all[GROUP];
+#pragma unroll
+    for (u32 g = 0; g < GROUP; g++) {
+        all[g].most = LEAST_SCORE;
+        all[g].total = 0;
+#pragma unroll
+        for (u32 e = 0; e < WIDTH; e++) {
+            q[g][e] = has_chunk ? queries[g][chunk * WIDTH + e] : 0.0f;
+            all[g].values[e] = 0;
+        }
+    }
+    for (u64 base = from + warp * KEYS; base < until; base += WARPS * KEYS * LOADED) {
+        Chunk keys[LOADED], values[LOADED];
+        bool is_there[LOADED];
+#pragma unroll
+        for (u32 i = 0; i < LOADED; i++) {
+            const u64 number = base + i * (WARPS * KEYS) + of_warp;
+            keys[i].bits = make_uint4(0, 0, 0, 0);
+            values[i].bits = make_uint4(0, 0, 0, 0);
+            is_there[i] = number < until;
+            if (!is_there[i]) continue;
+            if (number == (u64)last) {
+                if (!has_chunk) continue;
+                keys[i].bits = reinterpret_cast<const uint4*>(own_key)[chunk];
+                values[i].bits = reinterpret_cast<const uint4*>(own_value)[chunk];
+                continue;
+            }
+            const u32 of_table = (u32)number / places;
+            const i64 place = (u32)number - of_table * places;
+            const i64 block = (i64)table[own * table_shape.strides[0] +
+                                         (i64)of_table * table_shape.strides[1]];
+            is_there[i] = (u64)block < k_shape.extents[0];
+            if (!is_there[i] || !has_chunk) continue;
+            const CACHED* key = k + block * k_shape.strides[0] + place * k_shape.strides[1] +
+                                (i64)shared_head * k_shape.strides[2];
+            const CACHED* value = v + block * v_shape.strides[0] + place * v_shape.strides[1] +
+                                  (i64)shared_head * v_shape.strides[2];
+            keys[i].bits = reinterpret_cast<const uint4*>(key)[chunk];
+            values[i].bits = reinterpret_cast<const uint4*>(value)[chunk];
+        }
+#pragma unroll
+        for (u32 g = 0; g < GROUP; g++) {
+            float scores[LOADED], most = all[g].most;
+#pragma unroll
+            for (u32 i = 0; i < LOADED; i++) {
+                float sum = 0;
+#pragma unroll
+                for (u32 e = 0; e < WIDTH; e++) {
+                    sum = fmaf(q[g][e], (float)Kept::load(keys[i].values[e]), sum);
+                }
+#pragma unroll
+                for (u32 distance = LANES / 2; distance > 0; distance /= 2) {
+                    sum += __shfl_xor_sync(EACH_LANE, sum, distance);
+                }
+                if (limit > 0) sum = (float)limit * tanhf(sum / (float)limit);
+                scores[i] = is_there[i] ? sum : LEAST_SCORE;
+                // NaN stays.
+                most = scores[i] != scores[i] || scores[i] > most ? scores[i] : most;
+            }
+            const float by = Gathered::factor(all[g].most, most);
+            all[g].most = most;
+            all[g].total *= by;
+#pragma unroll
+            for (u32 e = 0; e < WIDTH; e++) all[g].values[e] *= by;
+#pragma unroll
+            for (u32 i = 0; i < LOADED; i++) {
+                const float weight = Gathered::factor(scores[i], most);
+                all[g].total += weight;
+#pragma unroll
+                for (u32 e = 0; e < WIDTH; e++) {
+                    all[g].values[e] =
+                        fmaf(weight, (float)Kept::load(values[i].values[e]), all[g].values[e]);
+                }
+            }
+        }
+    }
+    // The rows are in `queries` and `own_key` by now.
+#pragma unroll
+    for (u32 g = 0; g < GROUP; g++) {
+#pragma unroll
+        for (u32 distance = LANES; distance < 32; distance *= 2) all[g].join_lane(distance);
+        if (of_warp == 0 && has_chunk) {
+#pragma unroll
+            for (u32 e = 0; e < WIDTH; e++) {
+                shared.sums[warp][g][chunk * WIDTH + e] = all[g].values[e];
+            }
+        }
+        if (lane == 0) {
+            all_most[warp][g] = all[g].most;
+            all_totals[warp][g] = all[g].total;
+        }
+    }
+    __syncthreads();
+    float* own_parts = parts + ((u64)token * heads + first_head) * splits * PART;
+    for (u32 at_head = threadIdx.x; at_head < GROUP * LENGTH; at_head += THREADS) {
+        const u32 g = at_head / LENGTH, d = at_head % LENGTH;
+        float most = LEAST_SCORE, sum = 0, total = 0;
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) {
+            const float other = all_most[w][g];
+            most = other != other || other > most ? other : most;
+        }
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) {
+            const float by = Gathered::factor(all_most[w][g], most);
+            sum += shared.sums[w][g][d] * by;
+            total += all_totals[w][g] * by;
+        }
+        if (active == 1) {
+            store_head(to, to_shape, token, first_head + g, d, sum, total);
+            continue;
+        }
+        float* part = own_parts + ((u64)g * splits + split) * PART;
+        part[d] = sum;
+        if (d == 0) {
+            part[LENGTH] = most;
+            part[LENGTH + 1] = total;
+        }
+    }
+    if (active == 1) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const u32 before = atomicAdd(arrived + blockIdx.x, 1);
+        is_ready_last = before + 1 == active;
+        if (is_ready_last) atomicExch(arrived + blockIdx.x, 0);
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_ready_last) return;
+    for (u32 at_head = threadIdx.x; at_head < GROUP * LENGTH; at_head += THREADS) {
+        const u32 g = at_head / LENGTH, d = at_head % LENGTH;
+        const float* of_head = own_parts + (u64)g * splits * PART;
+        float most = LEAST_SCORE, sum = 0, total = 0;
+        for (u32 other = 0; other < active; other++) {
+            const float own_most = __ldcg(of_head + other * PART + LENGTH);
+            most = own_most != own_most || own_most > most ? own_most : most;
+        }
+        for (u32 other = 0; other < active; other++) {
+            const float* part = of_head + other * PART;
+            const float by = Gathered::factor(__ldcg(part + LENGTH), most);
+            sum += __ldcg(part + d) * by;
+            total += __ldcg(part + LENGTH + 1) * by;
+        }
+        store_head(to, to_shape, token, first_head + g, d, sum, total);
+    }
+}
