@@ -24,7 +24,7 @@ const MOST_HEADS: u64 = 8;
 const MOST_ELEMENTS: u64 = 1024;
 /// Blocks that suffice for all multiprocessors, and keys of a part at least.
 const ENOUGH_BLOCKS: u64 = 132;
-const LEAST_PART: u64 = 128;
+const LEAST_PART: u64 = 32;
 
 /// Operands and results.
 #[derive(Clone, Copy, Debug)]
