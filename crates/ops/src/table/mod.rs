@@ -29,6 +29,7 @@ mod patches;
 pub(crate) mod products;
 mod quantisation;
 mod random;
+mod recurrences;
 mod reductions;
 mod rows;
 mod sample_gradients;
@@ -50,7 +51,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 38] = [
+pub(crate) const PARTS: [&[OpRow]; 39] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -73,6 +74,7 @@ pub(crate) const PARTS: [&[OpRow]; 38] = [
     draws::ROWS,
     products::ROWS,
     attention::ROWS,
+    recurrences::ROWS,
     sparse::ROWS,
     windows::ROWS,
     window_gradients::ROWS,
