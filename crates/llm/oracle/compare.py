@@ -3,8 +3,9 @@
     python compare.py BINARY [ARCHITECTURE...]
 
 BINARY is the example `log_probabilities`. Each model is made by transformers, in f32 with random
-weights, converted to GGUF here, and computed by both, for every prefix of random tokens. A line for
-each says how far apart they are at most; the exit status is 1 if that is above 1e-4.
+weights, converted to GGUF here, and computed by both, for every prefix of random tokens; as a
+checkpoint too, where those are read. A line for each says how far apart they are at most; the exit
+status is 1 if that is above 1e-4.
 """
 
 import argparse
@@ -67,6 +68,9 @@ LONG_ROPE = {
     "original_max_position_embeddings": 128,
     "partial_rotary_factor": 0.75,
 }
+
+# Models whose checkpoints are read too, as transformers saves them.
+CHECKPOINTS = ("llama", "llama3", "mistral", "qwen2", "qwen3", "qwen3.5")
 
 # Architectures whose matrices of experts have their inputs first.
 INPUTS_FIRST = ("gpt-oss", "llama4")
@@ -495,6 +499,13 @@ def described(architecture, config, context):
     return metadata
 
 
+def computed(binary, path, tokens):
+    """Log-probabilities behind each prefix of tokens."""
+    given = [str(it) for it in tokens[0].tolist()]
+    done = subprocess.run([binary, path, *given], check=True, capture_output=True, text=True)
+    return np.array([[float(it) for it in line.split()] for line in done.stdout.splitlines()])
+
+
 def compared(name, binary, seed):
     """How far the log-probabilities of a model are from those of transformers at most."""
     generator = torch.Generator().manual_seed(seed)
@@ -507,9 +518,10 @@ def compared(name, binary, seed):
             described(architecture, config, extra["context"]),
             converted(architecture, model, config),
         )
-        given = [str(it) for it in tokens[0].tolist()]
-        done = subprocess.run([binary, path, *given], check=True, capture_output=True, text=True)
-    own = np.array([[float(it) for it in line.split()] for line in done.stdout.splitlines()])
+        all_own = [computed(binary, path, tokens)]
+        if name in CHECKPOINTS:
+            model.save_pretrained(pathlib.Path(folder) / "checkpoint")
+            all_own.append(computed(binary, pathlib.Path(folder) / "checkpoint", tokens))
     with torch.no_grad():
         wanted = torch.log_softmax(model(tokens, use_cache=False).logits[0].double(), -1).numpy()
     first = (extra["from"] or 1) - 1
@@ -521,7 +533,7 @@ def compared(name, binary, seed):
                 for length in range(1, TOKENS + 1)
             ]
         wanted = torch.stack(rows).numpy()
-    off = np.abs(own - wanted)[first:]
+    off = np.max([np.abs(own - wanted)[first:] for own in all_own], 0)
     return off.max(), np.abs(wanted[first:] - wanted[first:].mean(-1, keepdims=True)).max()
 
 
