@@ -45,6 +45,7 @@ pub(crate) fn hybrid(architecture: &'static str) -> TinySizes {
             key_length: 12,
             value_length: 5,
             period: 2,
+            further: 0,
         }),
         ..sizes(architecture)
     }
@@ -128,6 +129,7 @@ fn architectures() -> Vec<(&'static str, TinySizes)> {
                     key_length: 12,
                     value_length: 5,
                     period: 0,
+                    further: 0,
                 }),
                 ..sizes("mamba2")
             },

@@ -357,7 +357,10 @@ impl TinyModel {
             &GgufValue::String(sizes.architecture.as_bytes()),
         );
         let mut numbers = vec![
-            ("block_count", sizes.layers),
+            (
+                "block_count",
+                sizes.layers + sizes.states.map_or(0, |it| it.further),
+            ),
             ("embedding_length", sizes.hidden),
             ("feed_forward_length", sizes.inner),
             ("attention.head_count", sizes.heads),

@@ -24,6 +24,8 @@ pub(crate) struct TinyStates {
     pub(crate) value_length: usize,
     /// Layers of a period, of which the last one has attention; 0 for none, and Mamba-2's scan.
     pub(crate) period: usize,
+    /// Layers behind the others that predict further tokens.
+    pub(crate) further: usize,
 }
 
 impl TinyStates {
@@ -89,6 +91,9 @@ impl TinyStates {
             ("ssm.time_step_rank", self.heads),
             ("ssm.group_count", self.keys),
         ];
+        if self.further > 0 {
+            all.push(("nextn_predict_layers", self.further));
+        }
         if self.period > 0 {
             all.push(("full_attention_interval", self.period));
         }
@@ -332,14 +337,14 @@ fn prompts_that_begin_alike_share_the_state_behind_that() {
 fn few_slots_of_states_make_requests_slower_and_not_other() {
     let mut random = fercuda_trials::rng();
     let model = TinyModel::random(&mut random, hybrid("qwen35"));
-    for states in [0, 1, 3] {
+    for states in [0, 2] {
         let mut engine = engine_keeping(&model, states, "few slots");
         let begins = prompt(&mut random, 40);
         for _ in 0..2 {
-            let all = (0..7).map(|_| {
+            let all = (0..5).map(|_| {
                 let mut tokens = begins[..random.usize(1..40)].to_vec();
                 tokens.extend(prompt(&mut random, 3));
-                request(&tokens, random.usize(1..24))
+                request(&tokens, random.usize(1..20))
             });
             let all: Vec<GenerationRequest> = all.collect();
             run(&mut engine, &model, all);
@@ -425,4 +430,30 @@ fn states_that_do_not_fit_and_sizes_of_no_model_are_named() {
     let error = Engine::load(runtime(), &file.unwrap(), &config("refused"), |_, _| {});
     let error = error.unwrap_err().to_string();
     assert!(error.contains("does not have blk.0.ssm_a"), "{error}");
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_left_out_and_named() {
+    let mut random = fercuda_trials::rng();
+    let mut model = TinyModel::random(&mut random, hybrid("qwen35"));
+    let states = model.sizes.states.as_mut().unwrap();
+    states.further = 1;
+    let mut model = model.with("blk.4.nextn.enorm.weight", 24);
+    let mut engine = engine_keeping(&model, 1, "further");
+    let left_out = &engine.model().left_out;
+    assert_eq!(left_out, &["layers that predict further tokens"]);
+    run(
+        &mut engine,
+        &model,
+        vec![request(&prompt(&mut random, 20), 3)],
+    );
+    // A file none of whose layers is computed.
+    model.sizes.layers = 0;
+    let file = ModelFile::from_bytes(Path::new("tiny.gguf"), model.file()).unwrap();
+    let error = Engine::load(runtime(), &file, &config("further"), |_, _| {});
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("1 of 1 layers predict further tokens"),
+        "{error}"
+    );
 }
