@@ -56,10 +56,11 @@ __device__ __forceinline__ void store_state(const Real (&from)[EACH], KEPT* colu
 }
 
 __device__ __forceinline__ Real dot(const Real (&a)[EACH], const Real (&b)[EACH]) {
-    Real sum = 0;
+    // Four sums, as each waits for itself.
+    Real sums[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (u32 at = 0; at < EACH; at++) sum += a[at] * b[at];
-    return over_lanes(sum);
+    for (u32 at = 0; at < EACH; at++) sums[at % 4] += a[at] * b[at];
+    return over_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // What a thread reads of a token: its elements of two vectors, and numbers of the head. They are read

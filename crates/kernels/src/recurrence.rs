@@ -219,7 +219,7 @@ pub fn heads(
     let (tokens, dtype, keys) = (x.shape()[0], x.dtype(), numbers.keys);
     let lengths = [value_length, key_length];
     let is_length = |it: &u64| (1..=MOST_STATE_LENGTH).contains(it);
-    let of_keys = keys.checked_mul(2 * key_length);
+    let of_keys = keys.checked_mul(key_length.saturating_mul(2));
     let columns = of_keys.and_then(|it| it.checked_add(heads.checked_mul(value_length)?));
     let fits = lengths.iter().all(is_length)
         && keys > 0

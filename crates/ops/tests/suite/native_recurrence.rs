@@ -1,9 +1,10 @@
-//! Random operands of ops whose state goes from token to token.
+//! Ops whose state goes from token to token: random operands, states in place, and bad operands.
 
-use fercuda_ops::OpDescriptor;
+use fercuda_jit::BoundArg;
+use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::bench::{Operand, layout};
+use crate::bench::{Bench, ONE, Operand, layout};
 use crate::native::random_choice;
 
 /// Runs in the order of tokens, with tokens of none between them; no slot that is written is
@@ -103,4 +104,139 @@ pub(crate) fn operands_of(
         _ => op,
     };
     (random_choice(random, op), operands)
+}
+
+/// Layouts of an op's operands, of so many tokens and slots, and where its state and its runs are.
+fn layouts_of(name: &str, tokens: u64, slots: u64) -> (Vec<Layout>, [usize; 2]) {
+    let f32 = |shape: &[u64]| Layout::contiguous(Dtype::F32, shape).unwrap();
+    let runs = Layout::contiguous(Dtype::I32, &[1, 6]).unwrap();
+    let (heads, state) = (f32(&[4]), f32(&[slots, 4, 5, 11]));
+    let of_heads = f32(&[tokens, 4]);
+    let x = f32(&[tokens, 2 * 2 * 11 + 4 * 5]);
+    match name {
+        "causal_convolution" => {
+            let state = f32(&[slots, 3, 7]);
+            (vec![f32(&[tokens, 7]), f32(&[7, 4]), state, runs], [2, 3])
+        }
+        "gated_delta_rule" => (
+            vec![x, of_heads, of_heads, heads, heads, state, runs],
+            [5, 6],
+        ),
+        _ => (vec![x, of_heads, heads, heads, state, runs], [4, 5]),
+    }
+}
+
+#[test]
+fn a_sequence_in_parts_with_its_state_in_place_is_the_whole_one() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let (bench, seed) = (Bench::shared(), fercuda_trials::seed());
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for name in ["causal_convolution", "gated_delta_rule", "selective_scan"] {
+        let tokens = 50;
+        let first = random.i32(1..tokens);
+        let (layouts, [state, runs]) = layouts_of(name, tokens as u64, 4);
+        let op = OpDescriptor::new(name).unwrap();
+        let plan = OpPlan::new(&bench.device, &op, &layouts, &[], KernelPolicy::Auto).unwrap();
+        let mut buffers: Vec<_> = layouts
+            .iter()
+            .map(|layout| {
+                let values = (0..layout.len()).map(|_| random.f32() - 0.75);
+                bench.upload(&values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+            })
+            .collect();
+        let y = bench.upload(&vec![0; 4 * plan.outputs()[0].len() as usize]);
+        let row = 4 * (plan.outputs()[0].len() / tokens as u64) as usize;
+        // Results of a run, and what slots have then.
+        let mut run = |numbers: [i32; 6]| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+            buffers[runs] = bench.upload(&bytes);
+            let operands: Vec<BoundArg<'_>> = buffers.iter().map(BoundArg::of).collect();
+            let outputs = [BoundArg::of(&y), operands[state]];
+            plan.run(&bench.stream, &operands, &outputs, None).unwrap();
+            let own = y.to_vec(&bench.stream).unwrap();
+            let states = buffers[state].to_vec(&bench.stream).unwrap();
+            let slots: Vec<Vec<u8>> = states
+                .chunks(states.len() / 4)
+                .map(<[u8]>::to_vec)
+                .collect();
+            (own, slots)
+        };
+        let (whole, after) = run([0, tokens, -1, 0, first, 2]);
+        let (begins, between) = run([0, first, -1, 1, 0, -1]);
+        let (ends, behind) = run([first, tokens - first, 1, 1, 0, -1]);
+        let at = first as usize * row;
+        assert!(
+            begins[..at] == whole[..at] && ends[at..] == whole[at..],
+            "{name}"
+        );
+        // Tokens of no run.
+        assert!(
+            begins[at..].iter().chain(&ends[..at]).all(|it| *it == 0),
+            "{name}"
+        );
+        assert!(between[1] == after[2] && behind[1] == after[0], "{name}");
+        assert!(after[0] != after[2], "{name}");
+        // No run has named it.
+        assert!(after[3] == behind[3] && between[3] == behind[3], "{name}");
+        assert!(plan.workspace_bytes() == 0 && plan.sku().id == "cuda.recurrence");
+    }
+    bench.assert_sound();
+}
+
+#[test]
+fn misfits_of_states_say_what_to_try() {
+    let bench = Bench::shared();
+    let refused = |op: &OpDescriptor, layouts: &[Layout], wanted: &str| {
+        let plan = OpPlan::new(&bench.device, op, layouts, &[], KernelPolicy::Auto);
+        let shown = plan.map(|_| ()).unwrap_err().to_string();
+        assert!(
+            shown.contains(wanted) && shown.contains("try: "),
+            "{shown}\nwanted: {wanted}"
+        );
+    };
+    let of = |dtype, shape: &[u64]| Layout::contiguous(dtype, shape).unwrap();
+    for name in ["causal_convolution", "gated_delta_rule", "selective_scan"] {
+        let op = OpDescriptor::new(name).unwrap();
+        let (layouts, [state, runs]) = layouts_of(name, 9, 4);
+        let with = |at: usize, layout: Layout| {
+            let mut all = layouts.clone();
+            all[at] = layout;
+            all
+        };
+        refused(&op, &with(runs, of(Dtype::I32, &[6])), "runs[count, 6]");
+        refused(&op, &with(runs, of(Dtype::I64, &[2, 5])), "runs[count, 6]");
+        let narrow = of(Dtype::F16, layouts[state].shape());
+        refused(&op, &with(state, narrow), "a state of f32");
+        refused(&op, &with(0, of(Dtype::F32, &[9])), "x[tokens");
+        refused(&op, &with(1, of(Dtype::F32, &[9, 99])), "try: ");
+        if name != "causal_convolution" {
+            refused(
+                &op,
+                &with(state, of(Dtype::F32, &[4, 4, 5, 257])),
+                "1 to 256",
+            );
+            refused(
+                &op,
+                &with(state, of(Dtype::F32, &[4, 4, 5, 12])),
+                "two of each",
+            );
+            refused(
+                &op,
+                &with(state, of(Dtype::F32, &[4, u64::MAX / 1024, 1, 1])),
+                "try: ",
+            );
+        }
+    }
+    let (layouts, _) = layouts_of("gated_delta_rule", 9, 4);
+    let op = OpDescriptor::new("gated_delta_rule").unwrap();
+    refused(&op.number("eps", 0.0).unwrap(), &layouts, "above 0");
+    let (layouts, _) = layouts_of("selective_scan", 9, 4);
+    let op = OpDescriptor::new("selective_scan").unwrap();
+    let op = op.number("least", 2.0).unwrap().number("most", 1.0);
+    refused(&op.unwrap(), &layouts, "from 2 to 1");
+    let (mut layouts, _) = layouts_of("causal_convolution", 9, 4);
+    layouts[1] = of(Dtype::F32, &[7, 17]);
+    let op = OpDescriptor::new("causal_convolution").unwrap();
+    refused(&op, &layouts, "1 to 16 taps");
 }
