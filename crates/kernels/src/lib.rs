@@ -34,6 +34,7 @@ pub mod patch;
 pub mod place;
 pub mod quantise;
 pub mod random;
+pub mod recurrence;
 pub mod sample;
 pub mod scan;
 pub mod segment;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 19] = [
+pub(crate) const HEADERS: [(&str, &str); 20] = [
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     ("block_codes.cuh", include_str!("../cuda/block_codes.cuh")),
     (
@@ -30,6 +30,7 @@ pub(crate) const HEADERS: [(&str, &str); 19] = [
     ("overlap.cuh", include_str!("../cuda/overlap.cuh")),
     ("philox.cuh", include_str!("../cuda/philox.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
+    ("runs.cuh", include_str!("../cuda/runs.cuh")),
     ("window.cuh", include_str!("../cuda/window.cuh")),
 ];
 
@@ -114,12 +115,13 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 38] = [
+const SOURCES: [&str; 40] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
     include_str!("../cuda/block_product.cu"),
     include_str!("../cuda/block_rows.cu"),
     include_str!("../cuda/boxes.cu"),
+    include_str!("../cuda/causal_convolution.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),
     include_str!("../cuda/draw.cu"),
@@ -142,6 +144,7 @@ const SOURCES: [&str; 38] = [
     include_str!("../cuda/place.cu"),
     include_str!("../cuda/quantise.cu"),
     include_str!("../cuda/random.cu"),
+    include_str!("../cuda/recurrence.cu"),
     include_str!("../cuda/sample.cu"),
     include_str!("../cuda/scan.cu"),
     include_str!("../cuda/segment.cu"),

@@ -24,8 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..EngineConfig::default()
     };
     let file = ModelFile::open(Path::new(model))?;
-    let vocabulary = file.tensor("token_embd.weight")?.shape[0] as usize;
     let mut engine = Engine::load(&runtime, &file, &config, |_, _| {})?;
+    let vocabulary = engine.vocabulary() as usize;
     for length in 1..=tokens.len() {
         let request = GenerationRequest {
             tokens: tokens[..length].to_vec(),

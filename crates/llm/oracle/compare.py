@@ -3,8 +3,9 @@
     python compare.py BINARY [ARCHITECTURE...]
 
 BINARY is the example `log_probabilities`. Each model is made by transformers, in f32 with random
-weights, converted to GGUF here, and computed by both, for every prefix of random tokens. A line for
-each says how far apart they are at most; the exit status is 1 if that is above 1e-4.
+weights, converted to GGUF here, and computed by both, for every prefix of random tokens; as a
+checkpoint too, where those are read. A line for each says how far apart they are at most; the exit
+status is 1 if that is above 1e-4.
 """
 
 import argparse
@@ -68,8 +69,23 @@ LONG_ROPE = {
     "partial_rotary_factor": 0.75,
 }
 
+# Models whose checkpoints are read too, as transformers saves them.
+CHECKPOINTS = ("llama", "llama3", "mistral", "qwen2", "qwen3", "qwen3.5")
+
 # Architectures whose matrices of experts have their inputs first.
 INPUTS_FIRST = ("gpt-oss", "llama4")
+
+# What a query reads of a state may be close to 0: a norm that divided by it would make rounding
+# errors of f32 as large as the differences that are looked for, in transformers as here.
+STATES = {
+    "rms_norm_eps": 1e-2,
+    "num_hidden_layers": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+}
 
 # Names of models, each with its architecture in files, its classes and its configuration.
 MODELS = {
@@ -102,6 +118,24 @@ MODELS = {
             "norm_topk_prob": True,
             "moe_intermediate_size": 48,
         },
+    ),
+    "qwen3.5": ("qwen35", "Qwen3_5", {**with_rope(1e4, partial_rotary_factor=0.25), **STATES}),
+    "qwen3.5moe": (
+        "qwen35moe",
+        "Qwen3_5Moe",
+        {
+            **with_rope(1e4, partial_rotary_factor=0.25),
+            **STATES,
+            **EXPERTS,
+            "num_experts": 6,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
+    "mamba2": (
+        "mamba2",
+        "Mamba2",
+        {"layer_norm_epsilon": 1e-2, "num_heads": 8, "head_dim": 16, "state_size": 12, "n_groups": 2, "chunk_size": 16},
     ),
     "gemma": (
         "gemma",
@@ -166,25 +200,36 @@ MODELS = {
 }
 
 
+def has_norms_around_0(architecture, key):
+    """Whether 1 is added to a norm's weights."""
+    return architecture.startswith("gemma") or (
+        architecture.startswith("qwen35") and "linear_attn" not in key
+    )
+
+
 def made(name, generator):
     """A model of transformers with random weights of ordinary size."""
     architecture, classes, own = MODELS[name]
     options = {**COMMON, **own}
+    if architecture == "mamba2":
+        others = ("intermediate_size", "num_attention_heads", "num_key_value_heads")
+        options = {key: value for key, value in options.items() if key not in others}
     extra = {key: options.pop(key, None) for key in ("context", "from")}
-    config_class = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}.get(classes, f"{classes}Config")
+    is_part = classes in ("Gemma3", "Llama4", "Qwen3_5", "Qwen3_5Moe")
+    config_class = f"{classes}TextConfig" if is_part else f"{classes}Config"
     config = getattr(transformers, config_class)(**options)
     model = getattr(transformers, f"{classes}ForCausalLM")(config)
     with torch.no_grad():
         for key, weight in model.named_parameters():
             drawn = torch.randn(weight.shape, generator=generator)
             if "norm" in key:
-                around = 0.0 if architecture.startswith("gemma") else 1.0
+                around = 0.0 if has_norms_around_0(architecture, key) else 1.0
                 weight.copy_(around + 0.3 * drawn)
             elif weight.dim() == 1 or key.endswith("_bias"):
                 weight.copy_(0.3 * drawn)
             elif "embed_tokens" in key and architecture.startswith("gemma"):
                 weight.copy_(drawn / math.sqrt(config.hidden_size))
-            elif "embed_tokens" in key:
+            elif "embed" in key:
                 weight.copy_(drawn)
             else:
                 is_turned = weight.dim() == 3 and architecture in INPUTS_FIRST
@@ -198,6 +243,63 @@ def neighbours(weight, heads):
     shape = weight.shape
     parts = weight.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])
     return parts.swapaxes(1, 2).reshape(shape)
+
+
+def tiled(array, config, axis=0):
+    """Heads of values in turns by their heads of keys, which come in groups."""
+    keys, heads = config.linear_num_key_heads, config.linear_num_value_heads
+    shape = array.shape
+    parts = array.reshape(*shape[:axis], keys, heads // keys, shape[axis] // heads, *shape[axis + 1 :])
+    return parts.swapaxes(axis, axis + 1).reshape(shape)
+
+
+def of_states(part, array, config):
+    """A tensor of a layer with states, and its name in files."""
+    first = 2 * config.linear_num_key_heads * config.linear_key_head_dim
+    if part == "A_log":
+        return "ssm_a", tiled(-np.exp(array), config)
+    if part == "dt_bias":
+        return "ssm_dt.bias", tiled(array, config)
+    if part == "conv1d.weight":
+        array = array.squeeze(1)
+    if part in ("conv1d.weight", "in_proj_qkv.weight"):
+        array = np.concatenate([array[:first], tiled(array[first:], config)])
+    elif part == "out_proj.weight":
+        array = tiled(array, config, 1)
+    elif part.startswith("in_proj"):
+        array = tiled(array, config)
+    names = {
+        "in_proj_qkv": "attn_qkv",
+        "in_proj_z": "attn_gate",
+        "in_proj_a": "ssm_alpha",
+        "in_proj_b": "ssm_beta",
+        "conv1d": "ssm_conv1d",
+        "norm": "ssm_norm",
+        "out_proj": "ssm_out",
+    }
+    return f"{names[part.removesuffix('.weight')]}.weight", array
+
+
+def of_scans(part, array):
+    """A tensor of a layer of Mamba-2, and its name in files."""
+    names = {
+        "norm.weight": "attn_norm.weight",
+        "mixer.in_proj.weight": "ssm_in.weight",
+        "mixer.conv1d.weight": "ssm_conv1d.weight",
+        "mixer.conv1d.bias": "ssm_conv1d.bias",
+        "mixer.dt_bias": "ssm_dt.bias",
+        "mixer.A_log": "ssm_a",
+        "mixer.D": "ssm_d",
+        "mixer.norm.weight": "ssm_norm.weight",
+        "mixer.out_proj.weight": "ssm_out.weight",
+    }
+    if part == "mixer.A_log":
+        array = -np.exp(array)[:, None]
+    if part == "mixer.D":
+        array = array[:, None]
+    if part == "mixer.conv1d.weight":
+        array = array.squeeze(1)
+    return names[part], array
 
 
 def llama3_divisors(config):
@@ -237,6 +339,10 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "mlp.router": "ffn_gate_inp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "feed_forward.router": "ffn_gate_inp",
     "feed_forward.gate_proj": "ffn_gate",
     "feed_forward.up_proj": "ffn_up",
@@ -267,17 +373,19 @@ def of_experts(architecture, part, array):
 def converted(architecture, model, config):
     """Tensors by their names in files."""
     tensors = {}
-    is_own_norm = architecture in ("gemma2", "gemma3", "gpt-oss")
+    is_own_norm = architecture in ("gemma2", "gemma3", "gpt-oss", "qwen35", "qwen35moe")
     after_attention = "post_attention_norm" if is_own_norm else "ffn_norm"
     names = {**NAMES, "post_attention_layernorm": after_attention}
     for key, weight in model.state_dict().items():
         array = weight.numpy().astype(np.float32)
-        if "norm" in key and architecture.startswith("gemma"):
+        if "norm" in key and has_norms_around_0(architecture, key):
             array = array + 1
-        key = key.removeprefix("model.")
+        key = key.removeprefix("model.").removeprefix("backbone.")
         if not key.startswith("layers."):
             outer = {
                 "embed_tokens.weight": "token_embd.weight",
+                "embeddings.weight": "token_embd.weight",
+                "norm_f.weight": "output_norm.weight",
                 "norm.weight": "output_norm.weight",
                 "lm_head.weight": "output.weight",
             }
@@ -286,10 +394,20 @@ def converted(architecture, model, config):
             continue
         _, layer, part = key.split(".", 2)
         prefix = f"blk.{layer}"
+        if architecture == "mamba2":
+            name, array = of_scans(part, array)
+            tensors[f"{prefix}.{name}"] = array
+            continue
         if ".experts." in part:
             own = of_experts(architecture, part.split(".experts.")[1], array)
             tensors.update({f"{prefix}.{name}": value for name, value in own.items()})
             continue
+        if part.startswith("linear_attn."):
+            name, array = of_states(part.removeprefix("linear_attn."), array, config)
+            tensors[f"{prefix}.{name}"] = array
+            continue
+        if part == "mlp.shared_expert_gate.weight":
+            array = array.squeeze(0)
         if part == "self_attn.sinks":
             tensors[f"{prefix}.attn_sinks.weight"] = array
             continue
@@ -311,11 +429,29 @@ def converted(architecture, model, config):
 
 def described(architecture, config, context):
     """Metadata of a file."""
+    if architecture == "mamba2":
+        own = {
+            "block_count": config.num_hidden_layers,
+            "embedding_length": config.hidden_size,
+            "feed_forward_length": 0,
+            "attention.head_count": 0,
+            "context_length": 256,
+            "attention.layer_norm_rms_epsilon": float(config.layer_norm_epsilon),
+            "ssm.conv_kernel": config.conv_kernel,
+            "ssm.inner_size": config.num_heads * config.head_dim,
+            "ssm.state_size": config.state_size,
+            "ssm.time_step_rank": config.num_heads,
+            "ssm.group_count": config.n_groups,
+        }
+        metadata = {"general.architecture": architecture, "general.name": "tiny"}
+        metadata.update({f"{architecture}.{key}": value for key, value in own.items()})
+        return metadata
     rope = config.rope_parameters
     own = {
         "block_count": config.num_hidden_layers,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": getattr(config, "intermediate_size_mlp", config.intermediate_size),
+        "feed_forward_length": getattr(config, "intermediate_size_mlp", None)
+        or getattr(config, "intermediate_size", 0),
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.key_length": config.head_dim,
@@ -329,6 +465,14 @@ def described(architecture, config, context):
         own["expert_used_count"] = config.num_experts_per_tok
         inner = getattr(config, "moe_intermediate_size", None)
         own["expert_feed_forward_length"] = inner or config.intermediate_size
+    if getattr(config, "shared_expert_intermediate_size", None):
+        own["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    if architecture.startswith("qwen35"):
+        own["ssm.conv_kernel"] = config.linear_conv_kernel_dim
+        own["ssm.inner_size"] = config.linear_num_value_heads * config.linear_value_head_dim
+        own["ssm.state_size"] = config.linear_key_head_dim
+        own["ssm.time_step_rank"] = config.linear_num_value_heads
+        own["ssm.group_count"] = config.linear_num_key_heads
     if getattr(config, "sliding_window", None):
         own["attention.sliding_window"] = config.sliding_window
     if architecture == "gemma3":
@@ -355,6 +499,13 @@ def described(architecture, config, context):
     return metadata
 
 
+def computed(binary, path, tokens):
+    """Log-probabilities behind each prefix of tokens."""
+    given = [str(it) for it in tokens[0].tolist()]
+    done = subprocess.run([binary, path, *given], check=True, capture_output=True, text=True)
+    return np.array([[float(it) for it in line.split()] for line in done.stdout.splitlines()])
+
+
 def compared(name, binary, seed):
     """How far the log-probabilities of a model are from those of transformers at most."""
     generator = torch.Generator().manual_seed(seed)
@@ -367,9 +518,10 @@ def compared(name, binary, seed):
             described(architecture, config, extra["context"]),
             converted(architecture, model, config),
         )
-        given = [str(it) for it in tokens[0].tolist()]
-        done = subprocess.run([binary, path, *given], check=True, capture_output=True, text=True)
-    own = np.array([[float(it) for it in line.split()] for line in done.stdout.splitlines()])
+        all_own = [computed(binary, path, tokens)]
+        if name in CHECKPOINTS:
+            model.save_pretrained(pathlib.Path(folder) / "checkpoint")
+            all_own.append(computed(binary, pathlib.Path(folder) / "checkpoint", tokens))
     with torch.no_grad():
         wanted = torch.log_softmax(model(tokens, use_cache=False).logits[0].double(), -1).numpy()
     first = (extra["from"] or 1) - 1
@@ -381,7 +533,7 @@ def compared(name, binary, seed):
                 for length in range(1, TOKENS + 1)
             ]
         wanted = torch.stack(rows).numpy()
-    off = np.abs(own - wanted)[first:]
+    off = np.max([np.abs(own - wanted)[first:] for own in all_own], 0)
     return off.max(), np.abs(wanted[first:] - wanted[first:].mean(-1, keepdims=True)).max()
 
 

@@ -8,9 +8,11 @@ use fercuda_modelfile::ModelFile;
 use fercuda_tensor::Dtype;
 use serde_json::Value;
 
-use crate::config::{Checkpoint, MOST_LAYERS, MOST_WIDTH, ModelConfig, check_heads};
+use crate::config::{Checkpoint, FURTHER, MOST_LAYERS, ModelConfig};
 use crate::error::{LlmError, unsupported};
-use crate::model::{self, CHECKPOINTS, CheckpointSpec};
+use crate::keys::{MOST_WIDTH, check_heads};
+use crate::model::{self, CHECKPOINTS, CheckpointSpec, RecurrenceRule};
+use crate::recurrence_config::RecurrenceConfig;
 use crate::rotary::{RotaryConfig, RotaryDivisors, RotaryScaling};
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -121,8 +123,11 @@ fn spec_of(config: &Value) -> Result<&'static CheckpointSpec> {
     })
 }
 
-fn of_checkpoint(model: &ModelFile, config: &Value) -> Result<ModelConfig> {
-    let spec = spec_of(config)?;
+fn of_checkpoint(model: &ModelFile, whole: &Value) -> Result<ModelConfig> {
+    let spec = spec_of(whole)?;
+    // Models for images have the configuration of their text in a part of their own.
+    let config = whole.get("text_config").unwrap_or(whole);
+    let is_tied = |config: &Value| config.get("tie_word_embeddings").and_then(Value::as_bool);
     let keys = CheckpointKeys {
         object: config,
         spec,
@@ -157,13 +162,14 @@ fn of_checkpoint(model: &ModelFile, config: &Value) -> Result<ModelConfig> {
     let checkpoint = Checkpoint {
         spec,
         prefix: prefix_of(model, spec)?,
-        is_tied: keys.has("tie_word_embeddings"),
+        is_tied: is_tied(whole).or(is_tied(config)).unwrap_or(false),
         unpacked: unpacked_type(&keys),
     };
     check_biases(model, &checkpoint)?;
     Ok(ModelConfig {
         architecture: spec.architecture.to_owned(),
         name: name_of(model),
+        left_out: left_out(model, whole),
         layers,
         hidden,
         heads,
@@ -176,11 +182,26 @@ fn of_checkpoint(model: &ModelFile, config: &Value) -> Result<ModelConfig> {
         experts: None,
         rotaries: vec![rotary(&keys, length, context)?],
         windows: windows(&keys, layers, context)?,
+        recurrence: recurrence(&keys, own.recurrence, layers)?,
         scale: 0.0,
         limits: own.limits,
         spec: own,
         checkpoint: Some(checkpoint),
     })
+}
+
+/// Parts of the model that are not computed.
+fn left_out(model: &ModelFile, config: &Value) -> Vec<&'static str> {
+    let has = |begin: &str| model.tensors().any(|it| it.name.starts_with(begin));
+    let parts = [
+        (
+            "parts for images and videos",
+            config.get("vision_config").is_some(),
+        ),
+        (FURTHER, has("mtp.")),
+    ];
+    let there = parts.iter().filter(|(_, is_there)| *is_there);
+    there.map(|(name, _)| *name).collect()
 }
 
 /// The folder's name.
@@ -190,12 +211,57 @@ fn name_of(model: &ModelFile) -> String {
     name.map_or_else(String::new, |it| it.to_string_lossy().into_owned())
 }
 
-/// What names of tensors begin with: `model.`, or nothing where the model was saved without its
-/// head.
+/// Layers whose state goes from token to token.
+fn recurrence(
+    keys: &CheckpointKeys<'_>,
+    rule: Option<RecurrenceRule>,
+    layers: u64,
+) -> Result<Option<RecurrenceConfig>> {
+    let Some(rule @ RecurrenceRule::Delta { period }) = rule else {
+        return Ok(None);
+    };
+    let number = |key: &str| keys.required(key, MOST_WIDTH);
+    let heads = number("linear_num_value_heads")?;
+    let types = keys.get("layer_types").and_then(Value::as_array);
+    let of_layers = match types {
+        Some(types) => types
+            .iter()
+            .map(|it| it.as_str() == Some("linear_attention"))
+            .collect(),
+        None => {
+            let key = "full_attention_interval";
+            let period = keys.number(key, u64::from(u32::MAX))?.unwrap_or(period);
+            (0..layers)
+                .map(|at| !(at + 1).is_multiple_of(period))
+                .collect::<Vec<bool>>()
+        }
+    };
+    if of_layers.len() as u64 != layers {
+        let count = of_layers.len();
+        let what = format!("config.json: layer_types has {count} of {layers} layers");
+        return Err(unsupported(what, DAMAGED));
+    }
+    let config = RecurrenceConfig {
+        rule,
+        taps: number("linear_conv_kernel_dim")?,
+        heads,
+        keys: number("linear_num_key_heads")?,
+        key_length: number("linear_key_head_dim")?,
+        value_length: number("linear_value_head_dim")?,
+        is_tiled: false,
+        norm_groups: heads,
+        layers: of_layers,
+    };
+    config.checked().map(Some)
+}
+
+/// What names of tensors begin with: `model.`, in models for images a part of that, or nothing
+/// where the model was saved without its head.
 fn prefix_of(model: &ModelFile, spec: &CheckpointSpec) -> Result<&'static str> {
     let first = spec.tensor("token_embd.weight").unwrap_or_default();
     let has = |prefix: &&str| model.tensor(&format!("{prefix}{first}")).is_ok();
-    let found = ["model.", ""].into_iter().find(has);
+    let prefixes = ["model.", "model.language_model.", ""];
+    let found = prefixes.into_iter().find(has);
     found.ok_or_else(|| {
         unsupported(
             format!("the files have no tensor model.{first}"),

@@ -7,16 +7,18 @@ use fercuda_modelfile::{Gguf, GgufValue, ModelFile};
 use fercuda_tensor::Dtype;
 
 use crate::error::{LlmError, unsupported};
-use crate::keys::ArchitectureKeys;
+use crate::keys::{ArchitectureKeys, MOST_WIDTH, check_heads};
 use crate::model::{self, CheckpointSpec, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
+use crate::recurrence_config::{RecurrenceConfig, recurrence};
 use crate::rotary::{RotaryConfig, rotary};
 
 /// Most layers that are read: more than any model has.
 pub(crate) const MOST_LAYERS: u64 = 4096;
-/// Most elements of a vector of a model.
-pub(crate) const MOST_WIDTH: u64 = 1 << 24;
 /// Most experts of a layer.
 const MOST_EXPERTS: u64 = 4096;
+
+/// Layers behind the last one, which are not needed.
+pub(crate) const FURTHER: &str = "layers that predict further tokens";
 
 /// Configuration of a decoder.
 #[derive(Clone, Debug)]
@@ -41,6 +43,10 @@ pub struct ModelConfig {
     pub feed_forward: u64,
     /// Experts of layers that have them.
     pub experts: Option<ExpertConfig>,
+    /// The recurrence of layers without attention.
+    pub(crate) recurrence: Option<RecurrenceConfig>,
+    /// Parts of the model that are there and not computed.
+    pub left_out: Vec<&'static str>,
     /// Positions that the model was made for.
     pub context: u64,
     /// Constant of the norms.
@@ -92,17 +98,8 @@ pub struct ExpertConfig {
     pub used: u64,
     /// Elements of the gated unit of each.
     pub feed_forward: u64,
-}
-
-/// Refuses heads whose elements are more in all than a vector may have.
-pub(crate) fn check_heads(heads: u64, length: u64) -> Result<(), LlmError> {
-    match heads.saturating_mul(length) > MOST_WIDTH {
-        true => Err(unsupported(
-            format!("{heads} heads of {length} elements"),
-            format!("at most {MOST_WIDTH} elements in all"),
-        )),
-        false => Ok(()),
-    }
+    /// Elements of the gated unit of the expert of all tokens, where there is one.
+    pub shared: u64,
 }
 
 fn text<B: AsRef<[u8]>>(file: &Gguf<B>, key: &str) -> Option<String> {
@@ -126,43 +123,38 @@ impl ModelConfig {
             file,
             architecture: &architecture,
         };
-        let layers = keys.required("block_count", MOST_LAYERS)?;
+        let layers = layers(&keys)?;
+        let further = keys.number("nextn_predict_layers")?.unwrap_or(0);
+        let left_out = if further > 0 {
+            vec![FURTHER]
+        } else {
+            Vec::new()
+        };
         let hidden = keys.required("embedding_length", MOST_WIDTH)?;
-        let heads = keys.required("attention.head_count", MOST_WIDTH)?;
-        let shared_heads = match keys.number("attention.head_count_kv")? {
-            Some(_) => keys.required("attention.head_count_kv", heads)?,
-            None => heads,
+        let HeadSizes {
+            heads,
+            shared_heads,
+            key_length,
+            value_length,
+        } = match spec.has_attention {
+            true => head_sizes(&keys, hidden)?,
+            false => HeadSizes::default(),
         };
-        if heads % shared_heads != 0 {
-            return Err(unsupported(
-                format!("{heads} heads are no multiple of {shared_heads} heads of keys"),
-                "another file: this one is damaged",
-            ));
-        }
-        let length = |key| match keys.number(key)? {
-            Some(_) => keys.required(key, MOST_WIDTH),
-            None if hidden % heads == 0 => Ok(hidden / heads),
-            None => Err(unsupported(
-                format!("{hidden} elements are no multiple of {heads} heads"),
-                "a file that has the lengths of keys and values",
-            )),
-        };
-        let (key_length, value_length) = (
-            length("attention.key_length")?,
-            length("attention.value_length")?,
-        );
-        check_heads(heads, key_length)?;
-        check_heads(heads, value_length)?;
         let context = keys.required("context_length", u64::from(u32::MAX))?;
         let context = spec.most_context.map_or(context, |most| context.min(most));
         let epsilon = keys
             .float("attention.layer_norm_rms_epsilon")
             .unwrap_or(1e-5);
-        let first = rotary(&keys, model, (key_length, context), spec.has_whole_yarn)?;
-        let of_windows = first.of_windows(&keys, spec.window_base)?;
+        let mut rotaries = Vec::new();
+        if spec.has_attention {
+            let first = rotary(&keys, model, (key_length, context), spec.has_whole_yarn)?;
+            let of_windows = first.of_windows(&keys, spec.window_base)?;
+            rotaries.extend([first].into_iter().chain(of_windows));
+        }
         let experts = experts(&keys, spec.weighting)?;
         let feed_forward = match (&experts, keys.number("feed_forward_length")?) {
             (Some(_), None | Some(0)) => 0,
+            _ if !spec.has_unit => 0,
             _ => keys.required("feed_forward_length", MOST_WIDTH)?,
         };
         let limit = |key: &str, default| keys.positive(key).map(|it| it.unwrap_or(default));
@@ -178,6 +170,7 @@ impl ModelConfig {
             None => 0.0,
         };
         Ok(Self {
+            left_out,
             name: text(file, "general.name").unwrap_or_default(),
             layers,
             hidden,
@@ -189,8 +182,9 @@ impl ModelConfig {
             experts,
             context,
             epsilon,
-            rotaries: [first].into_iter().chain(of_windows).collect(),
+            rotaries,
             windows: windows(&keys, spec.windows, layers)?,
+            recurrence: recurrence(&keys, spec.recurrence, layers)?,
             scale,
             limits,
             spec,
@@ -200,7 +194,79 @@ impl ModelConfig {
     }
 }
 
+/// Heads of attention, and their elements.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeadSizes {
+    heads: u64,
+    shared_heads: u64,
+    key_length: u64,
+    value_length: u64,
+}
+
+fn head_sizes<B: AsRef<[u8]>>(
+    keys: &ArchitectureKeys<'_, B>,
+    hidden: u64,
+) -> Result<HeadSizes, LlmError> {
+    let heads = keys.required("attention.head_count", MOST_WIDTH)?;
+    let shared_heads = match keys.number("attention.head_count_kv")? {
+        Some(_) => keys.required("attention.head_count_kv", heads)?,
+        None => heads,
+    };
+    if !heads.is_multiple_of(shared_heads) {
+        return Err(unsupported(
+            format!("{heads} heads are no multiple of {shared_heads} heads of keys"),
+            "another file: this one is damaged",
+        ));
+    }
+    let length = |key| match keys.number(key)? {
+        Some(_) => keys.required(key, MOST_WIDTH),
+        None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
+        None => Err(unsupported(
+            format!("{hidden} elements are no multiple of {heads} heads"),
+            "a file that has the lengths of keys and values",
+        )),
+    };
+    let (key_length, value_length) = (
+        length("attention.key_length")?,
+        length("attention.value_length")?,
+    );
+    check_heads(heads, key_length)?;
+    check_heads(heads, value_length)?;
+    Ok(HeadSizes {
+        heads,
+        shared_heads,
+        key_length,
+        value_length,
+    })
+}
+
+/// Number of layers, without those behind them that predict further tokens.
+fn layers<B: AsRef<[u8]>>(keys: &ArchitectureKeys<'_, B>) -> Result<u64, LlmError> {
+    let all = keys.required("block_count", MOST_LAYERS)?;
+    let further = keys.number("nextn_predict_layers")?.unwrap_or(0);
+    match all.checked_sub(further) {
+        Some(layers) if layers > 0 => Ok(layers),
+        _ => Err(unsupported(
+            format!("{further} of {all} layers predict further tokens"),
+            "another file: this one is damaged",
+        )),
+    }
+}
+
 impl ModelConfig {
+    /// Whether a layer has a state that goes from token to token, and no attention.
+    pub(crate) fn is_recurrent(&self, layer: u64) -> bool {
+        let recurrence = self.recurrence.as_ref();
+        recurrence.is_some_and(|it| it.layers.get(layer as usize).copied().unwrap_or(false))
+    }
+
+    /// Number of layers with attention.
+    pub(crate) fn attention_layers(&self) -> u64 {
+        (0..self.layers)
+            .filter(|it| !self.is_recurrent(*it))
+            .count() as u64
+    }
+
     /// Number of a layer's rotation; layers with a window may have one of their own, which is the
     /// last one.
     pub(crate) fn rotary_of(&self, layer: u64) -> Option<usize> {
@@ -209,7 +275,8 @@ impl ModelConfig {
             return None;
         }
         let has_window = self.windows.get(layer as usize).is_some_and(|it| *it > 0);
-        Some((self.rotaries.len() - 1).min(usize::from(has_window)))
+        let last = self.rotaries.len().checked_sub(1)?;
+        Some(last.min(usize::from(has_window)))
     }
 
     /// Norms of the heads of a layer.
@@ -336,9 +403,19 @@ fn experts<B: AsRef<[u8]>>(
         Some(_) => "expert_feed_forward_length",
         None => "feed_forward_length",
     };
+    let (used, feed_forward) = (
+        keys.required("expert_used_count", count)?,
+        keys.required(inner, MOST_WIDTH)?,
+    );
+    let key = "expert_shared_feed_forward_length";
+    let shared = match keys.number(key)? {
+        Some(_) => keys.required(key, used.saturating_mul(feed_forward))?,
+        None => feed_forward,
+    };
     Ok(Some(ExpertConfig {
         count,
-        used: keys.required("expert_used_count", count)?,
-        feed_forward: keys.required(inner, MOST_WIDTH)?,
+        used,
+        feed_forward,
+        shared,
     }))
 }

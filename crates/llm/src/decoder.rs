@@ -3,165 +3,24 @@
 use std::collections::HashMap;
 
 use fercuda_ops::{OpDescriptor, has_token_attention};
-use fercuda_runtime::{GraphKey, Regime, Session};
+use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::config::ModelConfig;
+use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
-use crate::step_ops::{ExpertMemory, StepRecorder, WIDE, of_format};
+use crate::recurrent::RecurrentMemory;
+use crate::step_inputs::{RUN_NUMBERS, StepInputs, StepKey, StepLimits};
+use crate::step_ops::{ExpertMemory, NormedInput, StepRecorder, WIDE, of_format};
 use crate::tensors::{MatrixFormat, ModelTensors};
-use crate::weights::{DecoderWeights, LayerWeights, UnitWeights, WeightMatrix};
+use crate::weights::{
+    AttentionWeights, DecoderWeights, LayerWeights, MixerWeights, UnitWeights, WeightMatrix,
+};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
 /// Tokens of a prompt that follow one another in a step, about.
 const RUN: u64 = 64;
-
-/// Positions of a block of the cache.
-pub(crate) const PLACES: u64 = 16;
-
-/// Sizes for which memory is reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepLimits {
-    /// Tokens of a step.
-    pub(crate) tokens: u64,
-    /// Requests, and rows of logits.
-    pub(crate) requests: u64,
-    /// Blocks of a request.
-    pub(crate) blocks_each: u64,
-    /// Blocks of the cache.
-    pub(crate) blocks: u64,
-    /// Positions of a block.
-    pub(crate) places: u64,
-    /// Tokens of a step from which blocks of weights become 16-bit floats before they are
-    /// multiplied, which tensor cores do faster.
-    pub(crate) wide_from: u64,
-    /// Whether products of few tokens are one launch with their norm, gate and residual.
-    pub(crate) is_fused: bool,
-}
-
-impl StepLimits {
-    fn is_wide(&self) -> bool {
-        self.tokens >= self.wide_from
-    }
-
-    /// Where rows of logits and the table begin among the numbers of a step, and their count. Each
-    /// part begins at a multiple of 16 bytes, which kernels are faster for.
-    fn parts(&self) -> [u64; 3] {
-        let each = |count: u64| count.next_multiple_of(4);
-        let rows = 4 * each(self.tokens);
-        let table = rows + each(self.requests);
-        [rows, table, table + self.requests * self.blocks_each]
-    }
-
-    /// Where a number of each token begins.
-    fn part_of_tokens(&self, number: u64) -> u64 {
-        number * self.tokens.next_multiple_of(4)
-    }
-}
-
-/// Numbers of tokens and of rows of logits that a step is prepared for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct StepKey {
-    /// Tokens of requests that have one each, which come first.
-    pub(crate) singles: u64,
-    /// Tokens of requests that have several.
-    pub(crate) runs: u64,
-    /// Rows of logits.
-    pub(crate) rows: u64,
-}
-
-impl StepKey {
-    fn tokens(self) -> u64 {
-        self.singles + self.runs
-    }
-
-    /// The key of its graph.
-    pub(crate) fn graph(self) -> GraphKey {
-        GraphKey {
-            // Both are below 2^32, as the argument block has numbers of 32 bits.
-            words: [self.singles << 32 | self.runs, self.rows],
-            ..GraphKey::default()
-        }
-    }
-}
-
-/// What a step reads of its tokens, one after another in one block of memory: for each token
-/// itself, its position, its sequence and its place in the cache; the numbers of the tokens with
-/// logits; and the blocks of each sequence.
-#[derive(Debug)]
-pub(crate) struct StepInputs {
-    pub(crate) limits: StepLimits,
-    pub(crate) values: Vec<i32>,
-}
-
-impl StepInputs {
-    /// One in which every token is padding.
-    pub(crate) fn new(limits: StepLimits) -> Self {
-        let mut block = Self {
-            values: vec![0; Self::len(&limits) as usize],
-            limits,
-        };
-        block.clear();
-        block
-    }
-
-    fn len(limits: &StepLimits) -> u64 {
-        limits.parts()[2]
-    }
-
-    /// Makes every token padding: it has no position, and a place behind the cache.
-    pub(crate) fn clear(&mut self) {
-        let limits = self.limits;
-        let behind = i32::try_from(limits.blocks * limits.places).unwrap_or(i32::MAX);
-        self.values.fill(0);
-        let mut set = |number: u64, value: i32| {
-            let first = limits.part_of_tokens(number) as usize;
-            self.values[first..first + limits.tokens as usize].fill(value);
-        };
-        set(1, -1);
-        set(3, behind);
-    }
-
-    fn place(&self, number: u64, at: usize) -> usize {
-        self.limits.part_of_tokens(number) as usize + at
-    }
-
-    /// Sets a token of the step.
-    pub(crate) fn set_token(&mut self, at: usize, token: u32, position: usize, sequence: usize) {
-        let values = [token.cast_signed(), position as i32, sequence as i32];
-        for (number, value) in (0..).zip(values) {
-            let place = self.place(number, at);
-            self.values[place] = value;
-        }
-    }
-
-    /// Sets where a token's keys and values are stored, by its position and the blocks of its
-    /// sequence.
-    pub(crate) fn set_place(&mut self, at: usize, position: usize, blocks: &[u32]) {
-        let places = self.limits.places as usize;
-        let stored = blocks[position / places] * places as u32 + (position % places) as u32;
-        let own = self.place(3, at);
-        self.values[own] = stored.cast_signed();
-    }
-
-    /// Sets the token of a row of logits.
-    pub(crate) fn set_row(&mut self, row: usize, token: i32) {
-        let [rows, ..] = self.limits.parts();
-        self.values[rows as usize + row] = token;
-    }
-
-    /// Sets the blocks of a sequence.
-    pub(crate) fn set_blocks(&mut self, sequence: usize, blocks: &[u32]) {
-        let each = self.limits.blocks_each as usize;
-        let [_, table, _] = self.limits.parts();
-        let first = table as usize + sequence * each;
-        for (to, own) in self.values[first..first + each].iter_mut().zip(blocks) {
-            *to = own.cast_signed();
-        }
-    }
-}
 
 /// A decoder with the memory of its steps.
 #[derive(Debug)]
@@ -169,12 +28,13 @@ pub(crate) struct ModelDecoder {
     config: ModelConfig,
     weights: DecoderWeights,
     limits: StepLimits,
-    /// Keys and values of each layer.
-    cache: Vec<[DeviceTensor; 2]>,
+    /// Keys and values of each layer that has attention.
+    cache: Vec<Option<[DeviceTensor; 2]>>,
+    recurrent: Option<RecurrentMemory>,
     arguments: DeviceTensor,
     x: DeviceTensor,
     normed: DeviceTensor,
-    /// Queries, keys and values of a token, one after another.
+    /// Queries, keys, values and gates of a token, one after another.
     projected: DeviceTensor,
     attended: DeviceTensor,
     gate: DeviceTensor,
@@ -200,12 +60,13 @@ pub(crate) struct ModelDecoder {
     best_values: DeviceTensor,
 }
 
-/// Bytes of what a decoder needs beside its weights: the cache, and the memory of its steps.
+/// Bytes of what a decoder needs beside its weights: the cache, the states of layers without
+/// attention, and the memory of its steps.
 pub(crate) fn memory_bytes(
     tensors: &ModelTensors<'_>,
     limits: &StepLimits,
     cached: Dtype,
-) -> Result<(u64, u64)> {
+) -> Result<[u64; 3]> {
     let config = tensors.config();
     // Numbers of a file that lies may be of any size.
     let whole = |number: u64| u128::from(number);
@@ -213,8 +74,16 @@ pub(crate) fn memory_bytes(
     let vocabulary = tensors.first_extent("token_embd.weight")?;
     let each = whole(config.shared_heads) * whole(config.key_length + config.value_length);
     let positions = whole(limits.blocks) * whole(limits.places);
-    let cache = whole(config.layers) * positions * each * whole(cached.bytes());
+    let cache = whole(config.attention_layers()) * positions * each * whole(cached.bytes());
+    let recurrence = config.recurrence.as_ref();
+    let states = recurrence.map_or(0, |it| whole(limits.slots) * whole(it.slot_bytes()));
+    let gates = match config.spec.has_attention_gate {
+        true => whole(config.heads) * whole(config.value_length),
+        false => 0,
+    };
     let widths = 2 * whole(config.hidden)
+        + gates
+        + recurrence.map_or(0, |it| whole(RecurrentMemory::floats_each(it)))
         + whole(config.heads) * whole(2 * config.key_length + config.value_length)
         + each
         + 2 * whole(config.feed_forward)
@@ -236,7 +105,7 @@ pub(crate) fn memory_bytes(
         .iter()
         .map(|it| whole(it.bytes()) * factors)
         .sum::<u128>();
-    Ok((bounded(cache), bounded(step)))
+    Ok([cache, states, step].map(bounded))
 }
 
 /// Elements of the largest matrix of a layer that all tokens have.
@@ -244,14 +113,22 @@ fn widest_matrix(config: &ModelConfig) -> u64 {
     let shared = config.shared_heads * (config.key_length + config.value_length);
     let projected = config.heads * config.key_length + shared;
     let attended = config.heads * config.value_length;
-    config.hidden * projected.max(attended).max(config.feed_forward)
+    let gates = match config.spec.has_attention_gate {
+        true => attended,
+        false => 0,
+    };
+    let recurrent = config.recurrence.as_ref().map_or(0, |it| it.projected());
+    let widest = (projected + gates).max(attended).max(recurrent);
+    config.hidden * widest.max(config.feed_forward)
 }
 
 /// Elements of the longest vector that a layer multiplies.
 fn widest_vector(config: &ModelConfig) -> u64 {
     let attended = config.heads * config.value_length;
-    let experts = config.experts.map_or(0, |it| it.count.max(it.feed_forward));
-    let widest = config.hidden.max(config.feed_forward);
+    let of_experts = |it: ExpertConfig| it.count.max(it.feed_forward).max(it.shared);
+    let experts = config.experts.map_or(0, of_experts);
+    let recurrent = config.recurrence.as_ref().map_or(0, |it| it.values());
+    let widest = config.hidden.max(config.feed_forward).max(recurrent);
     widest.max(attended).max(experts)
 }
 
@@ -309,23 +186,38 @@ impl ModelDecoder {
         let tokens = limits.tokens;
         let (heads, shared) = (config.heads, config.shared_heads);
         let mut cache = Vec::new();
-        for _ in 0..config.layers {
+        for layer in 0..config.layers {
+            if config.is_recurrent(layer) {
+                cache.push(None);
+                continue;
+            }
             let part = |length: u64| {
                 let shape = [limits.blocks, limits.places, shared, length];
                 DeviceTensor::reserve(session, cached, &shape)
             };
-            cache.push([part(config.key_length)?, part(config.value_length)?]);
+            let both = [part(config.key_length)?, part(config.value_length)?];
+            cache.push(Some(both));
         }
+        let gates = match config.spec.has_attention_gate {
+            true => heads * config.value_length,
+            false => 0,
+        };
+        let of_heads =
+            heads * config.key_length + shared * (config.key_length + config.value_length) + gates;
         Ok(Self {
             cache,
             arguments,
             x: floats(&[tokens, config.hidden])?,
             normed: floats(&[tokens, config.hidden])?,
-            projected: floats(&[
-                tokens,
-                heads * config.key_length + shared * (config.key_length + config.value_length),
-            ])?,
-            attended: floats(&[tokens, heads * config.value_length])?,
+            projected: floats(&[tokens, of_heads.max(1)])?,
+            recurrent: match &config.recurrence {
+                Some(own) => {
+                    let of = (tokens, limits.slots);
+                    Some(RecurrentMemory::reserve(session, own, of)?)
+                }
+                None => None,
+            },
+            attended: floats(&[tokens, (heads * config.value_length).max(1)])?,
             gate: floats(&[tokens, config.feed_forward.max(1)])?,
             up: floats(&[tokens, config.feed_forward.max(1)])?,
             summand: match config.spec.has_post_norms {
@@ -339,7 +231,7 @@ impl ModelDecoder {
                 }
                 None => None,
             },
-            queries: floats(&[tokens, heads * config.key_length])?,
+            queries: floats(&[tokens, (heads * config.key_length).max(1)])?,
             narrow: narrow_memory(&config, &weights, &limits, session)?,
             wide: match limits.is_wide() {
                 true => {
@@ -349,7 +241,7 @@ impl ModelDecoder {
                 false => None,
             },
             no_bias: zeros(session, Dtype::F32, &[config.hidden])?,
-            arrived: zeros(session, Dtype::U32, &[limits.requests * heads])?,
+            arrived: zeros(session, Dtype::U32, &[(limits.requests * heads).max(1)])?,
             chosen: floats(&[limits.requests, config.hidden])?,
             chosen_normed: floats(&[limits.requests, config.hidden])?,
             logits,
@@ -379,7 +271,7 @@ impl ModelDecoder {
             let first = self.limits.part_of_tokens(number);
             self.arguments.part(first..first + tokens)
         };
-        let [rows, table, end] = self.limits.parts();
+        let [rows, table, runs, _] = self.limits.parts();
         let step = StepArguments {
             key,
             position: argument(1)?,
@@ -387,8 +279,16 @@ impl ModelDecoder {
             place: argument(3)?,
             table: self
                 .arguments
-                .part(table..end)?
+                .part(table..table + self.limits.requests * self.limits.blocks_each)?
                 .reshape(&[self.limits.requests, self.limits.blocks_each])?,
+            runs: match self.recurrent {
+                Some(_) => {
+                    let count = self.limits.runs_of(key);
+                    let all = self.arguments.part(runs..runs + count * RUN_NUMBERS)?;
+                    Some(all.reshape(&[count, RUN_NUMBERS])?)
+                }
+                None => None,
+            },
         };
         let rows = self.arguments.part(rows..rows + key.rows)?;
         let mut ops = StepRecorder {
@@ -406,8 +306,10 @@ impl ModelDecoder {
             ops.add(op, &[&x], &[&x])?;
         }
         for (at, layer) in weights.layers.iter().enumerate() {
-            self.attention(&mut ops, (at, layer), &step, &x)?;
-            self.unit(&mut ops, layer, &x)?;
+            self.mix(&mut ops, (at, layer), &step, &x)?;
+            if let Some((norm, unit)) = &layer.unit {
+                self.unit(&mut ops, (layer, norm, unit), &x)?;
+            }
         }
         let chosen = self.chosen.first(key.rows)?;
         let op = OpDescriptor::new("index_select")?.axes(&[0])?;
@@ -431,25 +333,28 @@ impl ModelDecoder {
         Ok(ops.ops)
     }
 
-    fn attention(
+    /// Adds to x what its tokens get from those before them.
+    fn mix(
         &self,
         ops: &mut StepRecorder<'_>,
         (number, layer): (usize, &LayerWeights),
         step: &StepArguments,
         x: &DeviceTensor,
     ) -> Result<()> {
-        let (config, tokens) = (&self.config, x.shape()[0]);
-        let normed = self.normed.first(tokens)?;
-        let all = self.projected.first(tokens)?;
-        let norm = (&layer.attention_norm, config.epsilon);
-        ops.normed_products((x, norm), &layer.attention, &normed, &all)?;
-        if let Some(biases) = &layer.biases {
-            ops.accumulate(&all, biases)?;
-        }
-        let attended = self.attended.first(tokens)?;
-        let attended = attended.reshape(&[tokens, config.heads, config.value_length])?;
-        self.attend(ops, (number, layer), step, (&all, &attended))?;
-        let flat = attended.reshape(&[tokens, config.heads * config.value_length])?;
+        let normed = self.normed.first(x.shape()[0])?;
+        let epsilon = self.config.epsilon;
+        let input = (x, (&layer.attention_norm, epsilon));
+        let flat = match (&layer.mixer, &self.recurrent, &step.runs) {
+            (MixerWeights::Attention(own), _, _) => {
+                self.attention(ops, (number, own), step, input)?
+            }
+            (MixerWeights::Recurrent(own), Some(memory), Some(runs)) => {
+                ops.norm(x, &layer.attention_norm, epsilon, &normed)?;
+                memory.layer(ops, (number, own), (&normed, runs), epsilon)?
+            }
+            // Memory is reserved where a layer is one.
+            (MixerWeights::Recurrent(_), _, _) => return Ok(()),
+        };
         let out = (&layer.out, layer.out_bias.as_ref());
         match &layer.post_norms {
             None => ops.product_onto(&flat, out, &normed, x),
@@ -463,16 +368,53 @@ impl ModelDecoder {
         }
     }
 
+    /// What attention gives for tokens by their norm, all heads of a token in a row.
+    fn attention(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        (number, weights): (usize, &AttentionWeights),
+        step: &StepArguments,
+        input: NormedInput<'_>,
+    ) -> Result<DeviceTensor> {
+        let config = &self.config;
+        let tokens = input.0.shape()[0];
+        let normed = self.normed.first(tokens)?;
+        let flat = self.attended.first(tokens)?;
+        let all = self.projected.first(tokens)?;
+        ops.normed_products(input, &weights.products, &normed, &all)?;
+        let done: u64 = weights.products.iter().map(|weight| weight.outputs).sum();
+        let of_values = config.heads * config.value_length;
+        let (of_heads, gate) = match config.spec.has_attention_gate {
+            true => {
+                let gate = all.columns(done - of_values..done)?;
+                (all.columns(0..done - of_values)?, Some(gate))
+            }
+            false => (all, None),
+        };
+        if let Some(biases) = &weights.biases {
+            ops.accumulate(&of_heads, biases)?;
+        }
+        let attended = flat.reshape(&[tokens, config.heads, config.value_length])?;
+        self.attend(ops, (number, weights), step, (&of_heads, &attended))?;
+        if let Some(gate) = gate {
+            ops.add(OpDescriptor::new("glu")?, &[&flat, &gate], &[&flat])?;
+        }
+        Ok(flat)
+    }
+
     /// Attention of what was projected, which is stored in the cache.
     fn attend(
         &self,
         ops: &mut StepRecorder<'_>,
-        (number, layer): (usize, &LayerWeights),
+        (number, weights): (usize, &AttentionWeights),
         step: &StepArguments,
         (all, attended): (&DeviceTensor, &DeviceTensor),
     ) -> Result<()> {
-        let (config, [keys, values]) = (&self.config, &self.cache[number]);
-        let (window, tokens) = (config.windows[number], all.shape()[0]);
+        let Some([keys, values]) = &self.cache[number] else {
+            return Ok(());
+        };
+        let (config, window) = (&self.config, self.config.windows[number]);
+        let tokens = all.shape()[0];
         let heads = [tokens, config.heads, config.key_length];
         let q = self.queries.first(tokens)?.reshape(&heads)?;
         let rotary = config.rotary_of(number as u64);
@@ -486,10 +428,10 @@ impl ModelDecoder {
             let op = op.number("eps", config.epsilon)?;
             Ok(op.number("magnitude", magnitude)?)
         };
-        let norms: Vec<&DeviceTensor> = layer.head_norms.iter().flatten().collect();
+        let norms: Vec<&DeviceTensor> = weights.head_norms.iter().flatten().collect();
         let key = step.key;
         // Tokens of requests that have one each, in one launch.
-        let joined = match self.joins_attention(layer) {
+        let joined = match self.joins_attention(weights, keys) {
             true => key.singles,
             false => 0,
         };
@@ -531,19 +473,18 @@ impl ModelDecoder {
             let (q, sequence) = (of_part(&q)?, of_part(&step.sequence)?);
             let position = of_part(&step.position)?;
             let operands = [&q, keys, values, &step.table, &sequence, &position];
-            let operands: Vec<&DeviceTensor> = operands.into_iter().chain(&layer.sinks).collect();
-            ops.add(op, &operands, &[&of_part(&attended)?])?;
+            let operands: Vec<&DeviceTensor> = operands.into_iter().chain(&weights.sinks).collect();
+            ops.add(op, &operands, &[&of_part(attended)?])?;
         }
         Ok(())
     }
 
     /// Whether one launch has all of attention for tokens of requests that have one each.
-    fn joins_attention(&self, layer: &LayerWeights) -> bool {
-        let (config, [keys, _]) = (&self.config, &self.cache[0]);
+    fn joins_attention(&self, weights: &AttentionWeights, keys: &DeviceTensor) -> bool {
         self.limits.is_fused
-            && layer.sinks.is_none()
-            && config.key_length == config.value_length
-            && has_token_attention(keys.layout().dtype(), config.key_length)
+            && weights.sinks.is_none()
+            && self.config.key_length == self.config.value_length
+            && has_token_attention(keys.layout().dtype(), self.config.key_length)
     }
 
     /// x + what attention or the unit gave, by its norm.
@@ -565,7 +506,7 @@ impl ModelDecoder {
     fn unit(
         &self,
         ops: &mut StepRecorder<'_>,
-        layer: &LayerWeights,
+        (layer, unit_norm, weights): (&LayerWeights, &DeviceTensor, &UnitWeights),
         x: &DeviceTensor,
     ) -> Result<()> {
         let tokens = x.shape()[0];
@@ -573,8 +514,8 @@ impl ModelDecoder {
         let (gate_to, up_to) = (self.gate.first(tokens)?, self.up.first(tokens)?);
         let unit = self.config.spec.unit;
         let post_norm = layer.post_norms.as_ref().map(|[_, norm]| norm);
-        let norm = (&layer.unit_norm, self.config.epsilon);
-        if let UnitWeights::Dense(own) = &layer.unit
+        let norm = (unit_norm, self.config.epsilon);
+        if let UnitWeights::Dense(own) = weights
             && let [gate, up, down] = own.as_ref()
             && unit == "swiglu"
             && gate.format == up.format
@@ -584,7 +525,7 @@ impl ModelDecoder {
             return self.close_unit(ops, (&up_to, down), post_norm, x);
         }
         ops.norm(x, norm.0, norm.1, &normed)?;
-        let [gate, up, down] = match (&layer.unit, &self.experts) {
+        let [gate, up, down] = match (weights, &self.experts) {
             (UnitWeights::Dense(own), _) => own.as_ref(),
             (UnitWeights::Experts(experts), Some(memory)) => {
                 // The experts have read the norm when their sum is written.
@@ -638,4 +579,6 @@ struct StepArguments {
     sequence: DeviceTensor,
     place: DeviceTensor,
     table: DeviceTensor,
+    /// Tokens that follow one another, where layers have states.
+    runs: Option<DeviceTensor>,
 }

@@ -15,7 +15,7 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::blocks::{BEGINNING, BlockPool};
 use crate::config::ModelConfig;
-use crate::decoder::{ModelDecoder, PLACES, StepInputs, StepKey, StepLimits};
+use crate::decoder::ModelDecoder;
 use crate::error::{LlmError, refused};
 use crate::memory_plan::{check_memory, limits};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
@@ -23,6 +23,8 @@ use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
 use crate::sampler::{TokenSampler, log_sum, most_likely};
+use crate::states::{StatePool, state_pool};
+use crate::step_inputs::{PLACES, StepInputs, StepKey, StepLimits, TokenRun, bytes_of, padded};
 use crate::tensors::ModelTensors;
 use crate::weights::DecoderWeights;
 
@@ -72,6 +74,8 @@ pub struct Engine {
     /// Their logits.
     best_values: BufferId,
     pool: BlockPool,
+    /// Slots of states, where layers have some.
+    states: Option<StatePool>,
     running: Vec<RunningRequest>,
     waiting: VecDeque<RunningRequest>,
     next: u64,
@@ -171,6 +175,7 @@ impl Engine {
             best,
             best_values: values,
             pool: BlockPool::new(limits.blocks as u32),
+            states: state_pool(&limits),
             running: Vec::new(),
             waiting: VecDeque::new(),
             next: 0,
@@ -233,6 +238,7 @@ impl Engine {
             blocks: Vec::new(),
             prefix: (BEGINNING, 0),
             row: 0,
+            states: None,
         });
         Ok(id)
     }
@@ -272,18 +278,23 @@ impl Engine {
         let blocks: Vec<u32> = std::iter::from_fn(|| self.pool.take())
             .take(wanted)
             .collect();
+        // No request has one.
+        let slot = self.states.as_mut().and_then(StatePool::take);
         let scores = match blocks.len() == wanted {
-            true => self.score_in(tokens, &blocks),
+            true => self.score_in(tokens, &blocks, slot),
             false => {
                 let what = format!("{} tokens in {} blocks", tokens.len(), blocks.len());
                 Err(refused(what, "a larger cache"))
             }
         };
         self.pool.give_back(blocks);
+        if let Some((states, slot)) = self.states.as_mut().zip(slot) {
+            states.give_back(slot);
+        }
         scores
     }
 
-    fn score_in(&mut self, tokens: &[u32], blocks: &[u32]) -> Result<Vec<f32>> {
+    fn score_in(&mut self, tokens: &[u32], blocks: &[u32], slot: Option<u32>) -> Result<Vec<f32>> {
         let vocabulary = self.decoder.vocabulary() as usize;
         let mut scores = Vec::new();
         for first in (0..tokens.len()).step_by(self.limits.requests as usize) {
@@ -302,6 +313,14 @@ impl Engine {
                 runs: rows,
                 rows,
             };
+            let run = TokenRun {
+                first: 0,
+                count: own.len(),
+                from: slot.filter(|_| first > 0),
+                to: slot,
+                kept: None,
+            };
+            self.arguments.1.set_runs(&[run], key);
             self.queue(key)?;
             let of_rows = self.logits_of(rows)?;
             let logits: Vec<f32> = self.session.download(of_rows)?;
@@ -322,8 +341,8 @@ impl Engine {
         let before = self.running.len() + self.waiting.len();
         self.waiting.retain(|it| it.id != id);
         if let Some(at) = self.running.iter().position(|it| it.id == id) {
-            let ended = self.running.remove(at);
-            self.pool.give_back(ended.blocks);
+            let mut ended = self.running.remove(at);
+            ended.give_back(&mut self.pool, self.states.as_mut());
         }
         before > self.running.len() + self.waiting.len()
     }
@@ -353,9 +372,8 @@ impl Engine {
         };
         for part in &parts {
             let request = &mut self.running[part.request];
-            request.computed += part.count;
             self.computed += part.count as u64;
-            request.keep_prefix(&mut self.pool);
+            request.keep_prefix(part.count, &mut self.pool, self.states.as_mut());
         }
         Ok(self.report(&rows, chosen))
     }
@@ -394,9 +412,11 @@ impl Engine {
     /// ones that were behind it may have too.
     fn forget_computed(&mut self) {
         self.pool = BlockPool::new(self.limits.blocks as u32);
+        self.states = state_pool(&self.limits);
         for request in &mut self.running {
             request.blocks.clear();
             (request.computed, request.prefix) = (0, (BEGINNING, 0));
+            request.begin_again(self.states.as_mut());
         }
     }
 
@@ -439,7 +459,10 @@ impl Engine {
             let is_free = |row: &usize| self.running.iter().all(|it| it.row != *row);
             // There are as many rows as requests may run.
             request.row = (0..).find(is_free).unwrap_or_default();
-            request.find_prefix(&mut self.pool);
+            if !request.find_prefix(&mut self.pool, self.states.as_mut()) {
+                self.waiting.push_front(request);
+                return;
+            }
             if request.tokens.len() == request.prompt {
                 request.reused = request.computed;
             }
@@ -471,7 +494,7 @@ impl Engine {
                 continue;
             };
             let pending = self.running[at].tokens.len() - self.running[at].computed;
-            let count = pending.min(left);
+            let count = self.running[at].part_of(pending.min(left));
             if count == 0 {
                 break;
             }
@@ -519,8 +542,7 @@ impl Engine {
             counts.retain(|(other, _)| *other != last);
             if let Some(at) = self.running.iter().position(|it| it.id == last) {
                 let mut evicted = self.running.remove(at);
-                self.pool.give_back(std::mem::take(&mut evicted.blocks));
-                (evicted.computed, evicted.prefix) = (0, (BEGINNING, 0));
+                evicted.give_back(&mut self.pool, self.states.as_mut());
                 self.waiting.push_front(evicted);
             }
         }
@@ -534,13 +556,20 @@ impl Engine {
         let of_runs: usize = parts.iter().map(|it| it.count).sum::<usize>() - of_singles;
         let block = &mut self.arguments.1;
         block.clear();
-        let (mut at, mut rows) = (0, Vec::new());
+        let (mut at, mut rows, mut runs) = (0, Vec::new(), Vec::new());
         // Those that generate come first.
         for (number, part) in parts.iter().enumerate() {
             if number == of_singles {
+                // Rows of padding are of no run.
+                runs.extend((at..singles as usize).map(|first| TokenRun {
+                    first,
+                    ..TokenRun::default()
+                }));
                 at = singles as usize;
             }
-            let request = &self.running[part.request];
+            let request = &mut self.running[part.request];
+            let states = self.states.as_mut();
+            runs.extend(states.and_then(|it| request.run((at, part.count), it)));
             block.set_blocks(request.row, &request.blocks);
             for position in request.computed..request.computed + part.count {
                 let token = request.tokens[position];
@@ -558,6 +587,7 @@ impl Engine {
             runs: padded(of_runs).min(self.limits.tokens - singles),
             rows: (rows.len().max(1) as u64).next_power_of_two(),
         };
+        self.arguments.1.set_runs(&runs, key);
         (key, rows)
     }
 
@@ -646,12 +676,18 @@ impl Engine {
         for at in 0..all as usize {
             block.set_token(at, 0, position, 0);
         }
+        let run = TokenRun {
+            count: all as usize,
+            ..TokenRun::default()
+        };
+        block.set_runs(&[run], key);
         self.session.upload_bytes(*id, &bytes_of(&block.values))?;
         let Some(step) = self.steps.get(&key) else {
             return Ok(Vec::new());
         };
         let times = step.times(self.planner.context(), self.session.stream(), rounds.max(1))?;
         self.pool = BlockPool::new(self.limits.blocks as u32);
+        self.states = state_pool(&self.limits);
         Ok(times)
     }
 
@@ -749,17 +785,4 @@ pub fn tenant_name(model: &str) -> String {
         .filter(|it| !it.is_control())
         .take(40)
         .collect()
-}
-
-/// Number of tokens for which a step is prepared: a power of two, or none.
-fn padded(count: usize) -> u64 {
-    match count {
-        0 => 0,
-        count => (count as u64).next_power_of_two(),
-    }
-}
-
-/// Values as bytes.
-fn bytes_of(values: &[i32]) -> Vec<u8> {
-    values.iter().flat_map(|it| it.to_le_bytes()).collect()
 }

@@ -4,6 +4,20 @@ use fercuda_modelfile::{Gguf, GgufValue};
 
 use crate::error::{LlmError, unsupported};
 
+/// Most elements of a vector of a model.
+pub(crate) const MOST_WIDTH: u64 = 1 << 24;
+
+/// Refuses heads whose elements are more in all than a vector may have.
+pub(crate) fn check_heads(heads: u64, length: u64) -> Result<(), LlmError> {
+    match heads.saturating_mul(length) > MOST_WIDTH {
+        true => Err(unsupported(
+            format!("{heads} heads of {length} elements"),
+            format!("at most {MOST_WIDTH} elements in all"),
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The values of one architecture's keys.
 pub(crate) struct ArchitectureKeys<'a, B> {
     pub(crate) file: &'a Gguf<B>,

@@ -4,9 +4,10 @@ use fercuda_runtime::Runtime;
 use fercuda_tensor::Dtype;
 
 use crate::config::ModelConfig;
-use crate::decoder::{PLACES, StepLimits, memory_bytes};
+use crate::decoder::memory_bytes;
 use crate::error::{LlmError, refused};
 use crate::request::EngineConfig;
+use crate::step_inputs::{PLACES, StepLimits};
 use crate::tensors::ModelTensors;
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -47,6 +48,12 @@ pub(crate) fn limits(
         ));
     }
     let requests = config.requests.min(1 << 16).next_power_of_two();
+    // One for each request, and those that are kept.
+    let kept = config.kept_states.unwrap_or(requests).min(1 << 20);
+    let slots = match &model.recurrence {
+        Some(_) => requests + kept,
+        None => 0,
+    };
     let tokens = batch_tokens.min(1 << 20).next_power_of_two();
     let limits = StepLimits {
         // Prompts go on beside as many requests as there may be.
@@ -55,6 +62,7 @@ pub(crate) fn limits(
         blocks_each: context.div_ceil(PLACES).min(blocks),
         blocks,
         places: PLACES,
+        slots,
         wide_from: match config.wide_products.unwrap_or(!is_software) {
             true => WIDE_FROM,
             false => u64::MAX,
@@ -76,15 +84,21 @@ pub(crate) fn check_memory(
     cached: Dtype,
 ) -> Result<u64> {
     let weights = tensors.bytes();
-    let (cache, step) = memory_bytes(tensors, limits, cached)?;
+    let [cache, states, step] = memory_bytes(tensors, limits, cached)?;
     let step = step.saturating_add(KERNELS);
     let free = runtime.memory()?.free_bytes;
-    let all = weights.saturating_add(cache).saturating_add(step);
+    let beside = weights.saturating_add(states).saturating_add(step);
+    let all = beside.saturating_add(cache);
     if all <= free {
         return Ok(weights);
     }
+    let of_states = match limits.slots {
+        0 => String::new(),
+        slots => format!("{slots} states {}, ", mebibytes(states)),
+    };
     let what = format!(
-        "the model needs {}: weights {}, a cache of {} positions {}, steps {}; {} are free",
+        "the model needs {}: weights {}, a cache of {} positions {}, {of_states}steps {}; {} are \
+         free",
         mebibytes(all),
         mebibytes(weights),
         limits.blocks * limits.places,
@@ -93,8 +107,11 @@ pub(crate) fn check_memory(
         mebibytes(free)
     );
     let each = cache / (limits.blocks * limits.places).max(1);
-    let left = free.saturating_sub(weights.saturating_add(step));
+    let left = free.saturating_sub(beside);
     let advice = match left / each.max(1) {
+        0 if limits.slots > 0 && beside > free => {
+            "fewer requests at once, each of which has a state, or a smaller model".to_owned()
+        }
         0 => "a smaller model, or one quantised to fewer bits".to_owned(),
         positions => format!("a cache of at most {positions} positions"),
     };

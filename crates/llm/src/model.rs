@@ -5,25 +5,32 @@ mod gemma;
 mod gpt_oss;
 mod llama;
 mod llama4;
+mod mamba;
 mod phi;
 mod qwen;
+mod qwen35;
 mod spec;
 
 use crate::error::{LlmError, unsupported};
 pub(crate) use checkpoint::{CHECKPOINTS, CheckpointSpec};
-pub(crate) use spec::{BiasedProducts, DecoderSpec, ExpertWeighting, HeadNorms, WindowPattern};
+pub(crate) use spec::{
+    BiasedProducts, DecoderSpec, ExpertWeighting, HeadNorms, RecurrenceRule, WindowPattern,
+};
 
 /// Names in files, with what is special.
-const ALL: [(&str, DecoderSpec); 10] = [
+const ALL: [(&str, DecoderSpec); 13] = [
     ("gemma", gemma::FIRST),
     ("gemma2", gemma::SECOND),
     ("gemma3", gemma::THIRD),
     ("gpt-oss", gpt_oss::SPEC),
     ("llama", llama::SPEC),
     ("llama4", llama4::SPEC),
+    ("mamba2", mamba::SECOND),
     ("phi3", phi::THIRD),
     ("qwen2", qwen::SECOND),
     ("qwen3", qwen::THIRD),
+    ("qwen35", qwen35::SPEC),
+    ("qwen35moe", qwen35::SPEC),
     ("qwen3moe", qwen::THIRD),
 ];
 

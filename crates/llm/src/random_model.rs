@@ -42,6 +42,8 @@ pub struct ModelShape {
     pub feed_forward: u64,
     /// Experts of each layer, instead of one unit.
     pub experts: Option<ExpertConfig>,
+    /// States of layers without attention.
+    pub states: Option<StateShape>,
     /// Positions of windows, of architectures whose layers have some; 0 for none.
     pub window: u64,
     /// Number of tokens.
@@ -51,6 +53,34 @@ pub struct ModelShape {
     /// Whether one matrix is for tokens and for logits.
     pub is_tied: bool,
 }
+
+/// Shape of layers whose state goes from token to token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShape {
+    /// Heads of keys.
+    pub keys: u64,
+    /// Heads of values.
+    pub heads: u64,
+    /// Elements of a key.
+    pub key_length: u64,
+    /// Elements of a value.
+    pub value_length: u64,
+    /// Layers of a period, of which the last one has attention; 0 for none.
+    pub period: u64,
+}
+
+impl StateShape {
+    fn values(&self) -> u64 {
+        self.heads * self.value_length
+    }
+
+    fn channels(&self) -> u64 {
+        self.values() + 2 * self.keys * self.key_length
+    }
+}
+
+/// Tokens of the window before states.
+const TAPS: u64 = 4;
 
 const TINY: ModelShape = ModelShape {
     name: "tiny",
@@ -62,6 +92,7 @@ const TINY: ModelShape = ModelShape {
     head_length: 64,
     feed_forward: 512,
     experts: None,
+    states: None,
     window: 0,
     vocabulary: 512,
     context: 512,
@@ -72,10 +103,19 @@ const TINY_EXPERTS: ExpertConfig = ExpertConfig {
     count: 8,
     used: 2,
     feed_forward: 256,
+    shared: 256,
+};
+
+const TINY_STATES: StateShape = StateShape {
+    keys: 2,
+    heads: 4,
+    key_length: 64,
+    value_length: 64,
+    period: 4,
 };
 
 /// Shapes that are known by name.
-pub const SHAPES: [ModelShape; 14] = [
+pub const SHAPES: [ModelShape; 17] = [
     TINY,
     ModelShape {
         name: "tiny-qwen3moe",
@@ -108,6 +148,22 @@ pub const SHAPES: [ModelShape; 14] = [
     ModelShape {
         name: "tiny-phi3",
         architecture: "phi3",
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-qwen35",
+        architecture: "qwen35",
+        layers: 4,
+        states: Some(TINY_STATES),
+        ..TINY
+    },
+    ModelShape {
+        name: "tiny-mamba2",
+        architecture: "mamba2",
+        states: Some(StateShape {
+            period: 0,
+            ..TINY_STATES
+        }),
         ..TINY
     },
     ModelShape {
@@ -182,6 +238,28 @@ pub const SHAPES: [ModelShape; 14] = [
             count: 128,
             used: 8,
             feed_forward: 768,
+            shared: 768,
+        }),
+        ..TINY
+    },
+    ModelShape {
+        name: "qwen3.5-4b",
+        architecture: "qwen35",
+        layers: 32,
+        hidden: 2560,
+        heads: 16,
+        shared_heads: 4,
+        head_length: 256,
+        feed_forward: 9216,
+        vocabulary: 248_320,
+        context: 262_144,
+        is_tied: true,
+        states: Some(StateShape {
+            keys: 16,
+            heads: 32,
+            key_length: 128,
+            value_length: 128,
+            period: 4,
         }),
         ..TINY
     },
@@ -216,8 +294,10 @@ pub const SHAPES: [ModelShape; 14] = [
             count: 32,
             used: 4,
             feed_forward: 2880,
+            shared: 2880,
         }),
         window: 128,
+        states: None,
     },
     ModelShape {
         name: "phi4-mini",
@@ -253,6 +333,8 @@ enum RandomTensor {
     Ones,
     /// Zeros, of biases.
     Zeros,
+    /// The rate at which states fall.
+    MinusOnes,
     /// Random elements, of the type that the caller chooses.
     Matrix,
     /// Random elements as f32: scores of experts are that in files.
@@ -285,7 +367,8 @@ impl ModelShape {
         let (of_q, of_k) = (self.heads * length, self.shared_heads * length);
         let mut norms = vec![("attn_norm", hidden)];
         norms.extend(match self.architecture {
-            "gpt-oss" => vec![("post_attention_norm", hidden)],
+            "gpt-oss" | "qwen35" => vec![("post_attention_norm", hidden)],
+            "mamba2" => Vec::new(),
             "gemma3" => vec![
                 ("ffn_norm", hidden),
                 ("post_attention_norm", hidden),
@@ -293,20 +376,36 @@ impl ModelShape {
             ],
             _ => vec![("ffn_norm", hidden)],
         });
-        if matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3") {
+        let states = self
+            .states
+            .filter(|it| it.period == 0 || !(layer + 1).is_multiple_of(it.period));
+        let has_norms = matches!(
+            self.architecture,
+            "qwen3" | "qwen3moe" | "gemma3" | "qwen35"
+        );
+        if has_norms && states.is_none() {
             norms.extend([("attn_q_norm", length), ("attn_k_norm", length)]);
         }
         let is_fused = self.architecture == "phi3";
-        let mut matrices = match is_fused {
-            true => vec![("attn_qkv", vec![of_q + 2 * of_k, hidden])],
-            false => vec![
-                ("attn_q", vec![of_q, hidden]),
+        // Of gated attention a head's gate is behind its query.
+        let of_queries = match self.architecture {
+            "qwen35" => 2 * of_q,
+            _ => of_q,
+        };
+        let mut matrices = match (states, is_fused) {
+            (Some(states), _) => self.of_states(layer, states, all),
+            (None, true) => vec![("attn_qkv", vec![of_q + 2 * of_k, hidden])],
+            (None, false) => vec![
+                ("attn_q", vec![of_queries, hidden]),
                 ("attn_k", vec![of_k, hidden]),
                 ("attn_v", vec![of_k, hidden]),
             ],
         };
-        matrices.push(("attn_output", vec![hidden, of_q]));
+        if states.is_none() {
+            matrices.push(("attn_output", vec![hidden, of_q]));
+        }
         matrices.extend(match self.experts {
+            _ if self.architecture == "mamba2" => Vec::new(),
             Some(it) => vec![
                 ("ffn_gate_inp", vec![it.count, hidden]),
                 ("ffn_gate_exps", vec![it.count, it.feed_forward, hidden]),
@@ -352,6 +451,52 @@ impl ModelShape {
         }
     }
 
+    /// Matrices of a layer with states; its other tensors are added.
+    fn of_states(
+        &self,
+        layer: u64,
+        states: StateShape,
+        all: &mut RandomTensors,
+    ) -> Vec<(&'static str, Vec<u64>)> {
+        let (heads, values, channels) = (states.heads, states.values(), states.channels());
+        let is_scan = self.architecture == "mamba2";
+        let norm = match is_scan {
+            true => vec![states.keys, values / states.keys],
+            false => vec![states.value_length],
+        };
+        let mut vectors = vec![
+            (
+                "ssm_conv1d.weight",
+                vec![channels, TAPS],
+                RandomTensor::Floats,
+            ),
+            ("ssm_dt.bias", vec![heads], RandomTensor::Zeros),
+            ("ssm_norm.weight", norm, RandomTensor::Ones),
+            ("ssm_a", vec![heads], RandomTensor::MinusOnes),
+        ];
+        if is_scan {
+            vectors.extend([
+                ("ssm_conv1d.bias", vec![channels], RandomTensor::Zeros),
+                ("ssm_d", vec![heads], RandomTensor::Ones),
+            ]);
+        }
+        for (part, shape, has) in vectors {
+            all.push((format!("blk.{layer}.{part}"), shape, has));
+        }
+        let hidden = self.hidden;
+        let mut matrices = match is_scan {
+            true => vec![("ssm_in", vec![values + channels + heads, hidden])],
+            false => vec![
+                ("attn_qkv", vec![channels, hidden]),
+                ("attn_gate", vec![values, hidden]),
+                ("ssm_alpha", vec![heads, hidden]),
+                ("ssm_beta", vec![heads, hidden]),
+            ],
+        };
+        matrices.push(("ssm_out", vec![hidden, values]));
+        matrices
+    }
+
     fn describe(&self, file: &mut GgufBuilder) -> Result<()> {
         let text = |text: &'static str| GgufValue::String(text.as_bytes());
         file.set(b"general.architecture", &text(self.architecture))?;
@@ -372,6 +517,21 @@ impl ModelShape {
                 ("expert_used_count", experts.used),
                 ("expert_feed_forward_length", experts.feed_forward),
             ]);
+        }
+        if let Some(states) = self.states {
+            numbers.extend([
+                ("ssm.conv_kernel", TAPS),
+                ("ssm.inner_size", states.values()),
+                ("ssm.state_size", states.key_length),
+                ("ssm.time_step_rank", states.heads),
+                ("ssm.group_count", states.keys),
+            ]);
+            if states.period > 0 {
+                numbers.push(("full_attention_interval", states.period));
+            }
+        }
+        if self.architecture == "qwen35" {
+            numbers.push(("rope.dimension_count", self.head_length / 4));
         }
         if self.window > 0 {
             numbers.push(("attention.sliding_window", self.window));
@@ -445,6 +605,7 @@ impl ModelShape {
             let same = match has {
                 RandomTensor::Ones => Some(1f32),
                 RandomTensor::Zeros => Some(0f32),
+                RandomTensor::MinusOnes => Some(-1f32),
                 _ => None,
             };
             if let Some(same) = same {

@@ -1,13 +1,15 @@
 //! Requests: what is asked for, what is computed of it, and what is reported.
 //!
 //! Invariant: a request's blocks hold the keys and values of its first `computed` tokens. It writes
-//! only to blocks that it took for itself, which are those behind its kept prefix.
+//! only to blocks that it took for itself, which are those behind its kept prefix. Where layers
+//! have states, the slot that it reads next has the state behind these tokens.
 
 use fercuda_tensor::Dtype;
 
-use crate::blocks::{BlockNumber, BlockPool, PrefixNode};
-use crate::decoder::PLACES;
+use crate::blocks::{BEGINNING, BlockNumber, BlockPool, PrefixNode};
 use crate::sampler::{SamplerConfig, TokenSampler};
+use crate::states::{SlotNumber, StatePool};
+use crate::step_inputs::{PLACES, TokenRun};
 
 /// What an engine is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,9 @@ pub struct EngineConfig {
     pub context: Option<u64>,
     /// Positions of the cache, for all requests together; `None` for one request's context.
     pub cache_tokens: Option<u64>,
+    /// States that are kept of prefixes, of models whose layers have some; `None` for as many as
+    /// requests.
+    pub kept_states: Option<u64>,
     /// Type of keys and values in the cache.
     pub cached: Dtype,
     /// Whether steps are replayed as graphs; `None` for the device's default.
@@ -43,6 +48,7 @@ impl Default for EngineConfig {
             requests: 8,
             context: None,
             cache_tokens: None,
+            kept_states: None,
             cached: Dtype::F16,
             graphs: None,
             wide_products: None,
@@ -119,31 +125,184 @@ pub(crate) struct RunningRequest {
     pub(crate) prefix: (PrefixNode, usize),
     /// Its row of the table.
     pub(crate) row: usize,
+    /// Its states, while it runs.
+    pub(crate) states: Option<RequestStates>,
+}
+
+/// Slots of the states of a request.
+#[derive(Debug)]
+pub(crate) struct RequestStates {
+    own: SlotNumber,
+    /// A kept one, held, that its next step reads.
+    from: Option<SlotNumber>,
+    /// Tokens behind which its blocks are kept without the state: others begin as it does.
+    shared: usize,
+    /// The prefix of its answer whose state is kept.
+    answered: Option<PrefixNode>,
+    /// A slot in which its step keeps the state, and behind how many tokens of it.
+    keeps: Option<(usize, SlotNumber)>,
 }
 
 impl RunningRequest {
     /// Takes kept blocks that the tokens begin with. At least one token is left to be computed,
-    /// which gives the logits.
-    pub(crate) fn find_prefix(&mut self, pool: &mut BlockPool) {
-        let whole = (self.tokens.len() - 1) / PLACES as usize;
-        for tokens in self.tokens.chunks(PLACES as usize).take(whole) {
+    /// which gives the logits. Where layers have states, the blocks are those behind which one is
+    /// kept, and a slot is taken; returns whether there was one.
+    pub(crate) fn find_prefix(
+        &mut self,
+        pool: &mut BlockPool,
+        states: Option<&mut StatePool>,
+    ) -> bool {
+        let places = PLACES as usize;
+        let whole = (self.tokens.len() - 1) / places;
+        let mut nodes = Vec::new();
+        for tokens in self.tokens.chunks(places).take(whole) {
             let Some((block, node)) = pool.find(self.prefix.0, tokens) else {
-                return;
+                break;
             };
             self.blocks.push(block);
+            nodes.push(node);
             self.prefix = (node, self.prefix.1 + 1);
-            self.computed += tokens.len();
+        }
+        let mut used = nodes.len();
+        if let Some(states) = states {
+            let last = nodes.iter().rposition(|node| states.has(*node));
+            used = last.map_or(0, |it| it + 1);
+            // Held, it stays while a slot is taken.
+            let from = last.and_then(|it| states.find(nodes[it]));
+            let Some(own) = states.take() else {
+                from.into_iter().for_each(|it| states.release(it));
+                pool.give_back(std::mem::take(&mut self.blocks));
+                self.prefix = (BEGINNING, 0);
+                return false;
+            };
+            pool.give_back(self.blocks.split_off(used));
+            self.prefix = match last {
+                Some(at) => (nodes[at], used),
+                None => (BEGINNING, 0),
+            };
+            self.states = Some(RequestStates {
+                own,
+                from,
+                shared: nodes.len() * places,
+                answered: None,
+                keeps: None,
+            });
+        }
+        self.computed = used * places;
+        true
+    }
+
+    /// Gives its blocks and its slots back, and forgets what is computed.
+    pub(crate) fn give_back(&mut self, pool: &mut BlockPool, states: Option<&mut StatePool>) {
+        pool.give_back(std::mem::take(&mut self.blocks));
+        (self.computed, self.prefix) = (0, (BEGINNING, 0));
+        let Some((own, states)) = self.states.take().zip(states) else {
+            return;
+        };
+        states.give_back(own.own);
+        own.from.into_iter().for_each(|it| states.release(it));
+        own.keeps
+            .into_iter()
+            .for_each(|(_, it)| states.give_back(it));
+    }
+
+    /// Takes a slot of a pool that is new.
+    pub(crate) fn begin_again(&mut self, states: Option<&mut StatePool>) {
+        let own = states.and_then(StatePool::take);
+        self.states = own.map(|own| RequestStates {
+            own,
+            from: None,
+            shared: 0,
+            answered: None,
+            keeps: None,
+        });
+    }
+
+    /// Tokens that a step has of so many that it may have: no more than there are to a prefix which
+    /// others begin with, as the state behind that is kept.
+    pub(crate) fn part_of(&self, count: usize) -> usize {
+        let shared = self.states.as_ref().map_or(0, |it| it.shared);
+        match shared.checked_sub(self.computed) {
+            Some(left) if left > 0 => count.min(left),
+            _ => count,
         }
     }
 
-    /// Keeps the blocks that have become full, for requests that begin as this one.
-    pub(crate) fn keep_prefix(&mut self, pool: &mut BlockPool) {
+    /// The run of its next tokens. Where its state is kept behind one of them, that is at the end
+    /// of a block: the last one of a prompt before its end, or one of the answer, for which the one
+    /// before is given up.
+    pub(crate) fn run(
+        &mut self,
+        (first, count): (usize, usize),
+        pool: &mut StatePool,
+    ) -> Option<TokenRun> {
+        let (computed, places) = (self.computed, PLACES as usize);
+        let end = computed + count;
+        let is_last = end == self.tokens.len();
+        let own = self.states.as_mut()?;
+        let boundary = match is_last && count == 1 {
+            _ if own.shared == end => end,
+            true => end / places * places,
+            false => (self.tokens.len() - 1) / places * places,
+        };
+        let mark = boundary.checked_sub(computed);
+        if let Some(mark) = mark.filter(|it| (1..=count).contains(it)) {
+            let is_answer = boundary > self.prompt;
+            let before = own.answered.take().filter(|_| is_answer);
+            let slot = before.and_then(|node| pool.take_kept(node));
+            own.keeps = slot.or_else(|| pool.take()).map(|slot| (mark, slot));
+        }
+        let from = match computed {
+            0 => None,
+            _ => Some(own.from.unwrap_or(own.own)),
+        };
+        Some(TokenRun {
+            first,
+            count,
+            from,
+            to: Some(own.own),
+            kept: own.keeps,
+        })
+    }
+
+    /// Takes so many tokens as computed, and keeps the blocks that have become full, for requests
+    /// that begin as this one, and the state behind one of them.
+    pub(crate) fn keep_prefix(
+        &mut self,
+        count: usize,
+        pool: &mut BlockPool,
+        states: Option<&mut StatePool>,
+    ) {
         let places = PLACES as usize;
+        let keeps = self.states.as_mut().and_then(|it| it.keeps.take());
+        let boundary = keeps.map(|(mark, _)| self.computed + mark);
+        self.computed += count;
         let full = self.computed / places;
+        let mut kept_node = None;
         for at in self.prefix.1..full {
             let tokens = &self.tokens[at * places..(at + 1) * places];
             let node = pool.keep(self.blocks[at], self.prefix.0, tokens);
             self.prefix = (node, at + 1);
+            if boundary == Some((at + 1) * places) {
+                kept_node = Some(node);
+            }
+        }
+        let Some((own, states)) = self.states.as_mut().zip(states) else {
+            return;
+        };
+        own.from
+            .take()
+            .into_iter()
+            .for_each(|it| states.release(it));
+        match (keeps, kept_node) {
+            (Some((_, slot)), Some(node)) => {
+                states.keep(slot, node);
+                if boundary.is_some_and(|it| it > self.prompt) {
+                    own.answered = Some(node);
+                }
+            }
+            (Some((_, slot)), None) => states.give_back(slot),
+            _ => {}
         }
     }
 }

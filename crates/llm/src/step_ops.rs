@@ -347,13 +347,19 @@ impl StepRecorder<'_> {
             Some([of_gate, of_up, of_down]) => {
                 let [gate, up] = [&memory.gate, &memory.up].map(|it| {
                     let all = it.reshape(&[it.layout().len()])?;
-                    of_shape(&all, &[tokens, experts.chosen.feed_forward])
+                    of_shape(&all, &[tokens, experts.chosen.shared])
                 });
                 let (gate, up, shared) = (gate?, up?, first(&memory.shared)?);
                 self.product(x, of_gate, &gate)?;
                 self.product(x, of_up, &up)?;
                 self.add(OpDescriptor::new(spec.unit)?, &[&up, &gate], &[&up])?;
                 self.product(&up, of_down, &shared)?;
+                if let Some(row) = &experts.shared_gate {
+                    // The gated unit's memory is free.
+                    let by = of_shape(&gate.reshape(&[gate.layout().len()])?, &[tokens, 1])?;
+                    self.product(x, row, &by)?;
+                    self.add(OpDescriptor::new("glu")?, &[&shared, &by], &[&shared])?;
+                }
                 Some(shared)
             }
             None => None,
@@ -451,6 +457,7 @@ impl ExpertMemory {
             count,
             used,
             feed_forward,
+            ..
         } = experts;
         let floats = |shape: &[u64]| DeviceTensor::reserve(session, Dtype::F32, shape);
         Ok(Self {

@@ -67,6 +67,22 @@ impl FileMatrix<'_> {
     }
 }
 
+impl<'a> FileMatrix<'a> {
+    /// Groups of so many rows in turns: the first of each pair, and the second.
+    pub(crate) fn alternating(self, rows: u64) -> [FileMatrix<'a>; 2] {
+        let group = ((rows * self.row * self.dtype.bytes()) as usize).max(1);
+        let part = |first: usize| {
+            let groups = self.bytes.chunks(group).skip(first).step_by(2);
+            Self {
+                bytes: Cow::Owned(groups.flatten().copied().collect()),
+                outputs: self.outputs / 2,
+                ..self.clone()
+            }
+        };
+        [part(0), part(1)]
+    }
+}
+
 /// The tensors of a model's files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelTensors<'a> {
@@ -281,13 +297,24 @@ impl<'a> ModelTensors<'a> {
         // Numbers of a file that lies may be of any size.
         let whole = |number: u64| u128::from(number);
         let lengths = whole(config.key_length) + whole(config.value_length);
-        let heads = (whole(config.heads) + whole(config.shared_heads)) * lengths;
-        let layer = whole(config.hidden) * (heads + 3 * whole(config.feed_forward));
+        let gates = match config.spec.has_attention_gate {
+            true => whole(config.heads) * whole(config.value_length),
+            false => 0,
+        };
+        let heads = (whole(config.heads) + whole(config.shared_heads)) * lengths + gates;
+        let recurrent = config
+            .recurrence
+            .as_ref()
+            .map_or(0, |it| it.projected() + it.values());
+        let attention_layers = whole(config.attention_layers());
+        let mixers =
+            attention_layers * heads + (whole(config.layers) - attention_layers) * whole(recurrent);
+        let units = whole(config.layers) * 3 * whole(config.feed_forward);
         let vocabulary = self.first_extent("token_embd.weight").unwrap_or_default();
         let matrices = if checkpoint.is_tied { 1 } else { 2 };
         let beside = whole(vocabulary) * whole(config.hidden) * matrices;
         let size = self.matrix_type().unwrap_or(checkpoint.unpacked).bytes();
-        let all = (whole(config.layers) * layer + beside) * whole(size);
+        let all = (whole(config.hidden) * (mixers + units) + beside) * whole(size);
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 

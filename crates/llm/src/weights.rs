@@ -8,8 +8,9 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
-use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms};
+use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms, RecurrenceRule};
 use crate::recorder::DeviceTensor;
+use crate::recurrence_config::RecurrenceConfig;
 use crate::tensors::{FileMatrix, MatrixFormat, ModelTensors};
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -29,20 +30,63 @@ pub(crate) struct WeightMatrix {
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: DeviceTensor,
-    /// Those of queries, keys and values, one after another; one matrix, if their types are one.
-    pub(crate) attention: Vec<WeightMatrix>,
-    /// Biases of the three, one after another.
+    pub(crate) mixer: MixerWeights,
+    pub(crate) out: WeightMatrix,
+    pub(crate) out_bias: Option<DeviceTensor>,
+    /// The norm before the gated unit, and the unit, where there is one.
+    pub(crate) unit: Option<(DeviceTensor, UnitWeights)>,
+    /// Norms of what attention and the unit give.
+    pub(crate) post_norms: Option<[DeviceTensor; 2]>,
+}
+
+/// Weights of that by which tokens get from those before them.
+#[derive(Debug)]
+pub(crate) enum MixerWeights {
+    Attention(Box<AttentionWeights>),
+    Recurrent(Box<RecurrentWeights>),
+}
+
+/// Weights of attention.
+#[derive(Debug)]
+pub(crate) struct AttentionWeights {
+    /// Those of queries, keys, values and gates, one after another; neighbours of one type are one
+    /// matrix.
+    pub(crate) products: Vec<WeightMatrix>,
+    /// Biases of the first three, one after another.
     pub(crate) biases: Option<DeviceTensor>,
     /// Norms of heads of queries and of keys.
     pub(crate) head_norms: Option<[DeviceTensor; 2]>,
     /// A score without value of each head.
     pub(crate) sinks: Option<DeviceTensor>,
-    pub(crate) out: WeightMatrix,
-    pub(crate) out_bias: Option<DeviceTensor>,
-    pub(crate) unit_norm: DeviceTensor,
-    pub(crate) unit: UnitWeights,
-    /// Norms of what attention and the unit give.
-    pub(crate) post_norms: Option<[DeviceTensor; 2]>,
+}
+
+/// Weights of a layer whose state goes from token to token.
+#[derive(Debug)]
+pub(crate) struct RecurrentWeights {
+    /// Those of what the convolution goes over, of gates and of steps, in the order of
+    /// [`RecurrentParts`]; neighbours of one type are one matrix.
+    pub(crate) products: Vec<WeightMatrix>,
+    pub(crate) parts: RecurrentParts,
+    /// Of each channel, of so many tokens.
+    pub(crate) window: DeviceTensor,
+    pub(crate) window_bias: Option<DeviceTensor>,
+    /// The logarithm of what is kept of the state at a step of 1, by head.
+    pub(crate) rate: DeviceTensor,
+    /// Added to steps.
+    pub(crate) step_bias: DeviceTensor,
+    /// Factor of values that go around the state.
+    pub(crate) skip: Option<DeviceTensor>,
+    pub(crate) norm: DeviceTensor,
+}
+
+/// Where the parts of what a token's vector is projected to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecurrentParts {
+    pub(crate) channels: u64,
+    pub(crate) gate: u64,
+    pub(crate) step: u64,
+    /// Rates of the delta rule.
+    pub(crate) beta: Option<u64>,
 }
 
 /// Weights of a gated unit.
@@ -67,18 +111,26 @@ pub(crate) struct ExpertWeights {
     pub(crate) biases: Option<[DeviceTensor; 3]>,
     /// Matrices of an expert of all tokens, whose result is added.
     pub(crate) shared: Option<[WeightMatrix; 3]>,
+    /// The row by which the sigmoid is that the result of the expert of all tokens is times.
+    pub(crate) shared_gate: Option<WeightMatrix>,
 }
 
 impl LayerWeights {
     /// Matrices by which all tokens are multiplied.
     pub(crate) fn matrices(&self) -> Vec<&WeightMatrix> {
-        let mut all: Vec<&WeightMatrix> = self.attention.iter().chain([&self.out]).collect();
+        let products = match &self.mixer {
+            MixerWeights::Attention(own) => &own.products,
+            MixerWeights::Recurrent(own) => &own.products,
+        };
+        let mut all: Vec<&WeightMatrix> = products.iter().chain([&self.out]).collect();
         match &self.unit {
-            UnitWeights::Dense(own) => all.extend(own.iter()),
-            UnitWeights::Experts(experts) => {
+            Some((_, UnitWeights::Dense(own))) => all.extend(own.iter()),
+            Some((_, UnitWeights::Experts(experts))) => {
                 all.push(&experts.router);
                 all.extend(experts.shared.iter().flatten());
+                all.extend(&experts.shared_gate);
             }
+            None => {}
         }
         all
     }
@@ -124,6 +176,16 @@ impl<'a> WeightLoader<'a> {
 
     fn has(&self, name: &str) -> bool {
         self.tensors.has(name)
+    }
+
+    /// Weights of a norm: checkpoints of some architectures have 1 less.
+    fn norm(&self, name: &str, length: u64) -> Result<DeviceTensor> {
+        let mut values = self.floats(name, length)?;
+        let checkpoint = self.tensors.config().checkpoint.as_ref();
+        if checkpoint.is_some_and(|it| it.spec.has_norms_around_0) {
+            values.iter_mut().for_each(|it| *it += 1.0);
+        }
+        upload_floats(self.session, &values)
     }
 
     /// A vector, as f32.
@@ -189,13 +251,11 @@ impl<'a> WeightLoader<'a> {
         })
     }
 
-    /// Uploads matrices, one after another: as one, if their types are one.
+    /// Uploads matrices, one after another: neighbours of one type as one.
     fn upload(&self, matrices: &[FileMatrix<'_>]) -> Result<Vec<WeightMatrix>> {
         let is_same = |a: &FileMatrix<'_>, b: &FileMatrix<'_>| a.format == b.format;
-        match matrices.windows(2).all(|pair| is_same(&pair[0], &pair[1])) {
-            true => Ok(vec![self.joined(matrices)?]),
-            false => matrices.chunks(1).map(|one| self.joined(one)).collect(),
-        }
+        let runs = matrices.chunk_by(is_same);
+        runs.map(|run| self.joined(run)).collect()
     }
 
     /// A matrix alone.
@@ -211,11 +271,15 @@ impl<'a> WeightLoader<'a> {
         if self.has(&name("attn_qkv")) {
             return self.upload(&[self.matrix(&name("attn_qkv"), hidden, Some(q + k + v))?]);
         }
-        self.upload(&[
-            self.matrix(&name("attn_q"), hidden, Some(q))?,
-            self.matrix(&name("attn_k"), hidden, Some(k))?,
-            self.matrix(&name("attn_v"), hidden, Some(v))?,
-        ])
+        let keys = self.matrix(&name("attn_k"), hidden, Some(k))?;
+        let values = self.matrix(&name("attn_v"), hidden, Some(v))?;
+        if config.spec.has_attention_gate {
+            let both = self.matrix(&name("attn_q"), hidden, Some(2 * q))?;
+            let [queries, gates] = both.alternating(config.key_length);
+            return self.upload(&[queries, keys, values, gates]);
+        }
+        let queries = self.matrix(&name("attn_q"), hidden, Some(q))?;
+        self.upload(&[queries, keys, values])
     }
 
     /// Biases of these products, one after another.
@@ -300,8 +364,13 @@ impl<'a> WeightLoader<'a> {
             }
             false => None,
         };
+        let shared_gate = match self.has(&name("ffn_gate_inp_shexp.weight")) {
+            true => Some(self.row(&name("ffn_gate_inp_shexp.weight"), hidden)?),
+            false => None,
+        };
         let shared = match self.has(&name("ffn_gate_shexp.weight")) {
             true => {
+                let inner = chosen.shared;
                 let single = |part: &str, inputs, outputs| {
                     self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
                 };
@@ -318,6 +387,7 @@ impl<'a> WeightLoader<'a> {
         };
         Ok(ExpertWeights {
             shared,
+            shared_gate,
             chosen,
             router: self.single(&name("ffn_gate_inp.weight"), hidden, Some(count))?,
             router_bias: self.optional(&name("ffn_gate_inp.bias"), count, is_biased)?,
@@ -328,40 +398,134 @@ impl<'a> WeightLoader<'a> {
         })
     }
 
-    fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let (spec, hidden) = (&config.spec, config.hidden);
-        let values = config.heads * config.value_length;
-        let norm = |part: &str, length| self.vector(&name(&format!("{part}.weight")), length);
-        let norms = |parts: [&str; 2], length| -> Result<[DeviceTensor; 2]> {
-            Ok([norm(parts[0], length)?, norm(parts[1], length)?])
-        };
-        let head_norms = ["attn_q_norm", "attn_k_norm"];
-        let post_norms = ["post_attention_norm", "post_ffw_norm"];
-        let is_biased = spec.biases == BiasedProducts::All;
-        Ok(LayerWeights {
-            attention_norm: norm("attn_norm", hidden)?,
-            attention: self.attention(config, layer)?,
+    /// A vector as a matrix of one row.
+    fn row(&self, name: &str, inputs: u64) -> Result<WeightMatrix> {
+        Ok(WeightMatrix {
+            tensor: self.vector(name, inputs)?.reshape(&[1, inputs])?,
+            format: MatrixFormat::Plain(Dtype::F32),
+            outputs: 1,
+        })
+    }
+
+    fn attention_mixer(&self, config: &ModelConfig, layer: u64) -> Result<AttentionWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let length = config.key_length;
+        Ok(AttentionWeights {
+            products: self.attention(config, layer)?,
             biases: self.attention_biases(config, layer)?,
             head_norms: match config.head_norms_of(layer) {
-                HeadNorms::Weighted => Some(norms(head_norms, config.key_length)?),
+                HeadNorms::Weighted => Some([
+                    self.norm(&name("attn_q_norm"), length)?,
+                    self.norm(&name("attn_k_norm"), length)?,
+                ]),
                 HeadNorms::Plain { .. } => {
-                    let ones = vec![1.0; config.key_length as usize];
+                    let ones = vec![1.0; length as usize];
                     let ones = upload_floats(self.session, &ones)?;
                     Some([ones.clone(), ones])
                 }
                 HeadNorms::None => None,
             },
-            sinks: match spec.has_sinks {
-                true => Some(norm("attn_sinks", config.heads)?),
+            sinks: match config.spec.has_sinks {
+                true => Some(self.vector(&name("attn_sinks"), config.heads)?),
                 false => None,
             },
-            out: self.single(&name("attn_output.weight"), values, Some(hidden))?,
-            out_bias: self.optional(&name("attn_output.bias"), hidden, is_biased)?,
-            unit_norm: norm(spec.unit_norm, hidden)?,
-            unit: self.unit(config, layer)?,
+        })
+    }
+
+    /// Weights of a layer whose state goes from token to token.
+    fn recurrent(
+        &self,
+        config: &ModelConfig,
+        of: &RecurrenceConfig,
+        layer: u64,
+    ) -> Result<RecurrentWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (hidden, channels, values) = (config.hidden, of.channels(), of.values());
+        let (heads, is_scan) = (of.heads, of.rule == RecurrenceRule::Scan);
+        let weight = |part: &str, outputs| {
+            self.matrix(&name(&format!("{part}.weight")), hidden, Some(outputs))
+        };
+        let (products, parts) = match is_scan {
+            true => {
+                let parts = RecurrentParts {
+                    gate: 0,
+                    channels: values,
+                    step: values + channels,
+                    beta: None,
+                };
+                (vec![weight("ssm_in", of.projected())?], parts)
+            }
+            false => {
+                let parts = RecurrentParts {
+                    channels: 0,
+                    gate: channels,
+                    step: channels + values,
+                    beta: Some(channels + values + heads),
+                };
+                let products = vec![
+                    weight("attn_qkv", channels)?,
+                    weight("attn_gate", values)?,
+                    weight("ssm_alpha", heads)?,
+                    weight("ssm_beta", heads)?,
+                ];
+                (products, parts)
+            }
+        };
+        let mut rate = self.floats(&name("ssm_a"), heads)?;
+        if config.checkpoint.is_some() {
+            rate.iter_mut().for_each(|it| *it = -it.exp());
+        }
+        let window = self.vector(&name("ssm_conv1d.weight"), channels * of.taps)?;
+        let norm_length = values / of.norm_groups;
+        let norm = match is_scan {
+            true => self
+                .vector(&name("ssm_norm.weight"), values)?
+                .reshape(&[of.norm_groups, norm_length])?,
+            false => self.vector(&name("ssm_norm.weight"), norm_length)?,
+        };
+        Ok(RecurrentWeights {
+            products: self.upload(&products)?,
+            parts,
+            window: window.reshape(&[channels, of.taps])?,
+            window_bias: self.optional(&name("ssm_conv1d.bias"), channels, false)?,
+            rate: upload_floats(self.session, &rate)?,
+            step_bias: self.vector(&name("ssm_dt.bias"), heads)?,
+            skip: match is_scan {
+                true => Some(self.vector(&name("ssm_d"), heads)?),
+                false => None,
+            },
+            norm,
+        })
+    }
+
+    fn layer(&self, config: &ModelConfig, layer: u64) -> Result<LayerWeights> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (spec, hidden) = (&config.spec, config.hidden);
+        let norm = |part: &str| self.norm(&name(&format!("{part}.weight")), hidden);
+        let is_biased = spec.biases == BiasedProducts::All;
+        let recurrence = config.recurrence.as_ref();
+        let recurrence = recurrence.filter(|_| config.is_recurrent(layer));
+        let (out, values) = match recurrence {
+            Some(of) => ("ssm_out", of.values()),
+            None => ("attn_output", config.heads * config.value_length),
+        };
+        Ok(LayerWeights {
+            attention_norm: norm("attn_norm")?,
+            mixer: match recurrence {
+                Some(of) => {
+                    let own = self.recurrent(config, of, layer)?;
+                    MixerWeights::Recurrent(Box::new(own))
+                }
+                None => MixerWeights::Attention(Box::new(self.attention_mixer(config, layer)?)),
+            },
+            out: self.single(&name(&format!("{out}.weight")), values, Some(hidden))?,
+            out_bias: self.optional(&name(&format!("{out}.bias")), hidden, is_biased)?,
+            unit: match spec.has_unit {
+                true => Some((norm(spec.unit_norm)?, self.unit(config, layer)?)),
+                false => None,
+            },
             post_norms: match spec.has_post_norms {
-                true => Some(norms(post_norms, hidden)?),
+                true => Some([norm("post_attention_norm")?, norm("post_ffw_norm")?]),
                 false => None,
             },
         })
@@ -413,7 +577,7 @@ impl DecoderWeights {
             Ok((upload_floats(session, &frequencies)?, magnitude))
         });
         let rotaries: Result<Vec<(DeviceTensor, f64)>> = rotaries.collect();
-        let norm = loader.vector("output_norm.weight", config.hidden)?;
+        let norm = loader.norm("output_norm.weight", config.hidden)?;
         tensors.check_read(&loader.read.borrow())?;
         Ok(Self {
             embedding,

@@ -52,6 +52,7 @@ fn loading_holds_a_small_part_of_the_file_in_host_memory() {
         feed_forward: 1024,
         vocabulary: 32_768,
         experts: None,
+        states: None,
         window: 0,
         context: 64,
         is_tied: false,

@@ -301,6 +301,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.attention"),
     ),
     native(
+        "cuda.recurrence",
+        "tokens in order, and elements of a key by eight threads",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.recurrence"),
+        |request| check_native(request, "cuda.recurrence"),
+    ),
+    native(
         "cuda.segment",
         "rows in order, or by the threads of a block; none for gradients of tables",
         "f32 for floats, f64 for f64",

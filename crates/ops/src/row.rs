@@ -43,6 +43,8 @@ pub enum OpFamily {
     Product,
     /// Attention over cached keys, rotary positions.
     Attention,
+    /// States that go from token to token.
+    Recurrence,
     /// Products of sparse matrices.
     Sparse,
     /// Convolutions, pools, interpolation.
@@ -57,7 +59,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -72,6 +74,7 @@ impl OpFamily {
         Self::Random,
         Self::Product,
         Self::Attention,
+        Self::Recurrence,
         Self::Sparse,
         Self::Window,
         Self::Order,
@@ -96,6 +99,7 @@ impl OpFamily {
             Self::Random => "random",
             Self::Product => "product",
             Self::Attention => "attention",
+            Self::Recurrence => "recurrence",
             Self::Sparse => "sparse",
             Self::Window => "window",
             Self::Order => "order",

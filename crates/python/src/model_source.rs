@@ -256,6 +256,7 @@ impl PyModelFiles {
             cache_tokens: settings.cache_tokens,
             requests: settings.requests,
             batch_tokens: settings.batch_tokens,
+            kept_states: None,
             cached,
             graphs: None,
             wide_products: None,

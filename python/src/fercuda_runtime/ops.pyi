@@ -1159,6 +1159,28 @@ def normalize(
 ) -> _Array:
     """x by its L2 norm along an axis."""
 
+def rms_norm_gated(
+    x: _Array,
+    gamma: SupportsDLPack,
+    gate: SupportsDLPack,
+    *,
+    eps: float = 1e-06,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """rms_norm along an axis, by gamma and silu(gate)."""
+
+def rms_norm_of_gated(
+    x: _Array,
+    gamma: SupportsDLPack,
+    gate: SupportsDLPack,
+    *,
+    eps: float = 1e-05,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """rms_norm of x silu(gate) along an axis, by gamma."""
+
 def layer_norm(
     x: _Array,
     gamma: SupportsDLPack | None = None,
@@ -2320,6 +2342,62 @@ def paged_attention(
     tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products
     of a 16-bit cache may round queries and weights to its type, on tensor cores; run is about how
     many tokens of a sequence follow one another, a hint."""
+
+def causal_convolution(
+    x: _Array,
+    weight: SupportsDLPack,
+    state: SupportsDLPack,
+    runs: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    *,
+    activation: Literal['silu', 'none'] = 'silu',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """each channel of x[tokens, channels] by its row of weight[channels, taps], which ends with the
+    token itself, + bias, through SiLU; before a run stands state[slots, taps - 1, channels], f32
+    for floats narrower than f64. A row of runs[count, 6] has the first token and how many follow
+    it, the slots in which the state is read and written, and a number of tokens and the slot in
+    which the state behind them is kept; slots outside are none, and a state that is not read is 0.
+    Runs are in the order of tokens, tokens of none give 0, and no slot that is written is another
+    one of the launch. Results: y, state."""
+
+def gated_delta_rule(
+    x: _Array,
+    step: SupportsDLPack,
+    beta: SupportsDLPack,
+    rate: SupportsDLPack,
+    bias: SupportsDLPack,
+    state: SupportsDLPack,
+    runs: SupportsDLPack,
+    *,
+    eps: float = 1e-06,
+    keys: Literal['grouped', 'tiled'] = 'grouped',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """q . S of heads of x[tokens, those of queries, of keys and of values], where q and k are by
+    their lengths, q by 1 / root of its elements too, and each token makes S = e^(rate softplus(step
+    + bias)) S, then S = S + k (v - k . S) sigmoid(beta); S is state[slots, heads, value length, key
+    length], in runs as of causal_convolution. Heads have the keys of their group, or of their
+    number modulo that of keys. Results: y, state."""
+
+def selective_scan(
+    x: _Array,
+    step: SupportsDLPack,
+    rate: SupportsDLPack,
+    bias: SupportsDLPack,
+    state: SupportsDLPack,
+    runs: SupportsDLPack,
+    skip: SupportsDLPack | None = None,
+    *,
+    least: float = 0.0,
+    most: float = 0.0,
+    keys: Literal['grouped', 'tiled'] = 'grouped',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """c . S + skip v of heads of x[tokens, those of values, of b and of c], where each token makes
+    S = e^(rate d) S + b v d, and d is softplus(step + bias) within least and most, 0 for no limit;
+    S is state[slots, heads, value length, key length], in runs as of causal_convolution. Results:
+    y, state."""
 
 def csr_matvec(
     values: _Array,

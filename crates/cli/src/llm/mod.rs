@@ -25,7 +25,7 @@ use indicatif::ProgressBar;
 use signal_hook::consts::SIGINT;
 
 use crate::input::read_at_most;
-use crate::out::{is_quiet, step, write};
+use crate::out::{alert, is_quiet, step, write};
 use crate::progress::progress_bar;
 use crate::status::bail_usage;
 use crate::terminal::{bytes, plain_text};
@@ -200,6 +200,9 @@ impl ModelArgs {
             begun.elapsed(),
             bytes(engine.session().held_bytes())
         );
+        for part in &engine.model().left_out {
+            alert!("{}: {part} are left out", self.model.display());
+        }
         Ok(LoadedModel {
             engine,
             tokenizer: source.tokenizer,

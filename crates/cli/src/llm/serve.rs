@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// Positions of the cache, for all requests together [default: one conversation's].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     cache_tokens: Option<u64>,
+    /// States kept of prompts and answers, of models with states [default: --parallel].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=65536))]
+    kept_states: Option<u64>,
     /// End requests that take longer.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
     time_out: u64,
@@ -226,6 +229,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut loaded = args.model.load_with(EngineConfig {
         requests: args.parallel,
         cache_tokens: args.cache_tokens,
+        kept_states: args.kept_states,
         ..EngineConfig::default()
     })?;
     let template = match args.template.of(&mut loaded) {

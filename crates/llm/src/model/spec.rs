@@ -35,6 +35,24 @@ pub(crate) struct DecoderSpec {
     pub(crate) wide_scale_layers: Option<u64>,
     /// Whether pairs between which YaRN goes over are rounded to whole ones.
     pub(crate) has_whole_yarn: bool,
+    /// The recurrence of layers without attention.
+    pub(crate) recurrence: Option<RecurrenceRule>,
+    /// Whether there are layers with attention.
+    pub(crate) has_attention: bool,
+    /// Whether layers have a gated unit.
+    pub(crate) has_unit: bool,
+    /// Whether what attention gives is times the sigmoid of a gate, whose rows in the matrix of
+    /// queries are behind those of each head.
+    pub(crate) has_attention_gate: bool,
+}
+
+/// How the states of layers without attention go from token to token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecurrenceRule {
+    /// The gated delta rule, in all layers but the last one of so many, if a file does not say.
+    Delta { period: u64 },
+    /// The scan of Mamba-2, in all layers.
+    Scan,
 }
 
 /// Products that an architecture adds biases to.
@@ -98,4 +116,8 @@ pub(super) const PLAIN: DecoderSpec = DecoderSpec {
     limits: [0.0, 0.0],
     wide_scale_layers: None,
     has_whole_yarn: true,
+    recurrence: None,
+    has_attention: true,
+    has_unit: true,
+    has_attention_gate: false,
 };

@@ -9,7 +9,7 @@ use fercuda_tensor::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::{config, prompt, request, run, runtime, sizes};
+use crate::engine::{config, hybrid, prompt, request, run, runtime, sizes};
 use crate::model::{TinyModel, TinySizes, TinyTensor};
 
 /// A tensor of a checkpoint: its name, type, shape and bytes.
@@ -21,6 +21,14 @@ fn name_there(name: &str) -> String {
         ("token_embd", "model.embed_tokens"),
         ("output_norm", "model.norm"),
         ("attn_norm", "input_layernorm"),
+        ("attn_qkv", "linear_attn.in_proj_qkv"),
+        ("attn_gate", "linear_attn.in_proj_z"),
+        ("ssm_alpha", "linear_attn.in_proj_a"),
+        ("ssm_beta", "linear_attn.in_proj_b"),
+        ("ssm_conv1d", "linear_attn.conv1d"),
+        ("ssm_norm", "linear_attn.norm"),
+        ("ssm_out", "linear_attn.out_proj"),
+        ("post_attention_norm", "post_attention_layernorm"),
         ("attn_q_norm", "self_attn.q_norm"),
         ("attn_k_norm", "self_attn.k_norm"),
         ("attn_q", "self_attn.q_proj"),
@@ -33,6 +41,12 @@ fn name_there(name: &str) -> String {
         ("ffn_up", "mlp.up_proj"),
         ("ffn_down", "mlp.down_proj"),
     ];
+    for (own, there) in [("ssm_a", "A_log"), ("ssm_dt.bias", "dt_bias")] {
+        if let Some(layer) = name.strip_suffix(own) {
+            let layer = layer.strip_prefix("blk.").unwrap();
+            return format!("model.layers.{layer}linear_attn.{there}");
+        }
+    }
     let (place, end) = name.rsplit_once('.').unwrap();
     let (layer, part) = match place.strip_prefix("blk.") {
         Some(rest) => {
@@ -77,6 +91,9 @@ fn decoded(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
 /// The tensors of a model in this type; the model's own are rounded to it.
 fn tensors(model: &mut TinyModel, dtype: Dtype, name: &'static str) -> Vec<FileTensor> {
     let sizes = model.sizes.clone();
+    // Neighbours share keys there.
+    model.has_grouped_keys = true;
+    let is_hybrid = sizes.states.is_some();
     let is_turned = |name: &str| name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight");
     let mut all = Vec::new();
     for TinyTensor {
@@ -91,9 +108,35 @@ fn tensors(model: &mut TinyModel, dtype: Dtype, name: &'static str) -> Vec<FileT
             true => in_halves(values, sizes.hidden, sizes.length),
             false => values.clone(),
         };
-        all.push((name_there(own), name, shape.clone(), encoded(dtype, &there)));
+        // What is there of these is another number.
+        let changed: Option<fn(f32) -> f32> = match is_hybrid {
+            true if own.ends_with("ssm_a") => Some(|it| (-it).ln()),
+            true if own.contains("norm") && !own.contains("ssm_norm") => Some(|it| it - 1.0),
+            _ => None,
+        };
+        let there: Vec<f32> = match changed {
+            Some(change) => there.into_iter().map(change).collect(),
+            None => there,
+        };
+        let shape = match own.ends_with("ssm_conv1d.weight") {
+            true => vec![shape[0], 1, shape[1]],
+            false => shape.clone(),
+        };
+        all.push((name_there(own), name, shape, encoded(dtype, &there)));
     }
     all
+}
+
+/// Names as models for images have them, with tensors of their own.
+fn as_part_of_images(tensors: &mut Vec<FileTensor>) {
+    for (name, ..) in tensors.iter_mut() {
+        if let Some(rest) = name.strip_prefix("model.") {
+            *name = format!("model.language_model.{rest}");
+        }
+    }
+    for name in ["model.visual.merger.norm.weight", "mtp.norm.weight"] {
+        tensors.push((name.to_owned(), "F32", vec![2], vec![0; 8]));
+    }
 }
 
 /// A safetensors file.
@@ -115,7 +158,17 @@ fn safetensors(tensors: &[FileTensor]) -> Vec<u8> {
 /// The configuration of a model, as transformers writes it.
 fn configuration(model: &TinyModel, model_type: &str) -> Value {
     let sizes = &model.sizes;
-    json!({
+    if model_type == "qwen3_5" {
+        let is_tied = false;
+        let text = configuration(model, "qwen3_5_text");
+        return json!({
+            "model_type": model_type,
+            "text_config": text,
+            "tie_word_embeddings": is_tied,
+            "vision_config": {"depth": 1},
+        });
+    }
+    let mut config = json!({
         "architectures": ["AnyForCausalLM"],
         "model_type": model_type,
         "hidden_act": "silu",
@@ -126,13 +179,31 @@ fn configuration(model: &TinyModel, model_type: &str) -> Value {
         "num_key_value_heads": sizes.shared,
         "head_dim": sizes.length,
         "max_position_embeddings": sizes.context,
-        "rms_norm_eps": 1e-5,
+        "rms_norm_eps": model.epsilon(),
         "rope_theta": 10000.0,
         "rope_scaling": null,
         "sliding_window": null,
         "tie_word_embeddings": model.tensors.iter().all(|it| it.name != "output.weight"),
         "torch_dtype": "float32",
-    })
+    });
+    if let Some(states) = sizes.states {
+        let types = (0..sizes.layers).map(|layer| match sizes.states_of(layer) {
+            Some(_) => "linear_attention",
+            None => "full_attention",
+        });
+        for (key, value) in [
+            ("layer_types", json!(types.collect::<Vec<&str>>())),
+            ("linear_conv_kernel_dim", json!(4)),
+            ("linear_num_key_heads", json!(states.keys)),
+            ("linear_num_value_heads", json!(states.heads)),
+            ("linear_key_head_dim", json!(states.key_length)),
+            ("linear_value_head_dim", json!(states.value_length)),
+            ("partial_rotary_factor", json!(0.5)),
+        ] {
+            config[key] = value;
+        }
+    }
+    config
 }
 
 /// A folder with a checkpoint in so many files.
@@ -171,12 +242,31 @@ fn checkpoints_of_each_architecture_equal_the_reference() {
         ("mistral", "llama"),
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
+        ("qwen3_5_text", "qwen35"),
+        ("qwen3_5", "qwen35"),
     ] {
-        let mut model = TinyModel::random(&mut random, sizes(architecture));
-        let tensors = tensors(&mut model, Dtype::F32, "F32");
+        let is_hybrid = architecture == "qwen35";
+        let own = if is_hybrid {
+            hybrid(architecture)
+        } else {
+            sizes(architecture)
+        };
+        let mut model = TinyModel::random(&mut random, own);
+        let mut tensors = tensors(&mut model, Dtype::F32, "F32");
+        if model_type == "qwen3_5" {
+            as_part_of_images(&mut tensors);
+        }
         let files = random.usize(1..4);
         let folder = folder(&tensors, &configuration(&model, model_type), files);
         let mut engine = load(folder.path(), model_type).unwrap();
+        let left_out: &[&str] = match model_type {
+            "qwen3_5" => &[
+                "parts for images and videos",
+                "layers that predict further tokens",
+            ],
+            _ => &[],
+        };
+        assert_eq!(engine.model().left_out, left_out);
         let tokens = prompt(&mut random, 37);
         let results = run(&mut engine, &model, vec![request(&tokens, 5)]);
         assert_eq!(results[0].len(), 42);

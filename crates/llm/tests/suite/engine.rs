@@ -13,6 +13,7 @@ use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::{BlockFormat, Dtype};
 
 use crate::model::{TinyModel, TinySizes};
+use crate::recurrent::TinyStates;
 
 pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -31,6 +32,22 @@ pub(crate) fn sizes(architecture: &'static str) -> TinySizes {
         vocabulary: 50,
         context: 96,
         ..TinySizes::default()
+    }
+}
+
+/// Sizes of an architecture some of whose layers have states.
+pub(crate) fn hybrid(architecture: &'static str) -> TinySizes {
+    TinySizes {
+        layers: 4,
+        states: Some(TinyStates {
+            keys: 2,
+            heads: 6,
+            key_length: 12,
+            value_length: 5,
+            period: 2,
+            further: 0,
+        }),
+        ..sizes(architecture)
     }
 }
 
@@ -99,6 +116,29 @@ fn architectures() -> Vec<(&'static str, TinySizes)> {
                 layers: 4,
                 experts: Some([5, 1, 20]),
                 ..sizes("llama4")
+            },
+        ),
+        ("qwen35", hybrid("qwen35")),
+        (
+            "mamba2",
+            TinySizes {
+                layers: 3,
+                states: Some(TinyStates {
+                    keys: 2,
+                    heads: 6,
+                    key_length: 12,
+                    value_length: 5,
+                    period: 0,
+                    further: 0,
+                }),
+                ..sizes("mamba2")
+            },
+        ),
+        (
+            "qwen35moe",
+            TinySizes {
+                experts,
+                ..hybrid("qwen35moe")
             },
         ),
         (
@@ -197,7 +237,7 @@ fn probabilities_of_each_architecture_equal_the_reference() {
         let model = TinyModel::random(&mut random, sizes);
         let config = EngineConfig {
             fused_products: Some(true),
-            graphs: Some(matches!(name, "qwen2" | "qwen3moe" | "gpt-oss")),
+            graphs: Some(matches!(name, "qwen2" | "qwen3moe" | "gpt-oss" | "qwen35")),
             ..config(name)
         };
         let mut engine = engine(&model, &config);

@@ -5,3 +5,4 @@
 mod checkpoint;
 mod engine;
 mod model;
+mod recurrent;

@@ -3,6 +3,8 @@
 use fercuda_modelfile::{GgufBuilder, GgufKind, GgufValue, TensorType};
 use fercuda_tensor::{BlockFormat, Dtype};
 
+use crate::recurrent::TinyStates;
+
 /// Sizes of a model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TinySizes {
@@ -27,6 +29,8 @@ pub(crate) struct TinySizes {
     pub(crate) flags: Vec<(&'static str, bool)>,
     /// Format of the experts' weights.
     pub(crate) blocks: Option<BlockFormat>,
+    /// States of layers without attention.
+    pub(crate) states: Option<TinyStates>,
 }
 
 /// What an architecture has, as its papers and its code say.
@@ -50,6 +54,10 @@ struct TinyTraits {
     is_tied: bool,
     /// Whether matrices are one for queries, keys and values, and one for the gated unit's two.
     is_fused: bool,
+    /// Whether layers have no attention and no gated unit.
+    is_alone: bool,
+    /// Whether attention has a gate, and experts one of all tokens with a gate.
+    is_gated: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -73,6 +81,8 @@ const PLAIN: TinyTraits = TinyTraits {
     limits: [0.0, 0.0],
     is_tied: false,
     is_fused: false,
+    is_alone: false,
+    is_gated: false,
 };
 
 fn traits(architecture: &str) -> TinyTraits {
@@ -96,6 +106,15 @@ fn traits(architecture: &str) -> TinyTraits {
         "qwen3" | "qwen3moe" => TinyTraits {
             has_head_norms: true,
             is_tied: architecture == "qwen3",
+            ..PLAIN
+        },
+        "qwen35" | "qwen35moe" => TinyTraits {
+            has_head_norms: true,
+            is_gated: true,
+            ..PLAIN
+        },
+        "mamba2" => TinyTraits {
+            is_alone: true,
             ..PLAIN
         },
         "gemma" => gemma,
@@ -131,6 +150,8 @@ fn traits(architecture: &str) -> TinyTraits {
 pub(crate) struct TinyModel {
     pub(crate) sizes: TinySizes,
     pub(crate) tensors: Vec<TinyTensor>,
+    /// Whether neighbouring heads have the same keys, as in checkpoints.
+    pub(crate) has_grouped_keys: bool,
 }
 
 #[derive(Debug)]
@@ -145,7 +166,7 @@ pub(crate) struct TinyTensor {
 const BASE: f64 = 10_000.0;
 /// Base of layers with a window, of gemma3.
 const WINDOW_BASE: f64 = 500.0;
-const EPSILON: f64 = 1e-5;
+pub(crate) const EPSILON: f64 = 1e-5;
 /// Of YaRN: its factor, and the context before.
 const YARN: (f64, f64) = (4.0, 100.0);
 /// Context up to which frequencies have the short divisors of phi3.
@@ -157,6 +178,7 @@ impl TinyModel {
         let mut model = Self {
             sizes: sizes.clone(),
             tensors: Vec::new(),
+            has_grouped_keys: false,
         };
         let TinySizes {
             hidden,
@@ -185,11 +207,13 @@ impl TinyModel {
         for layer in 0..sizes.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             let mut norms = vec![("attn_norm", hidden)];
-            norms.push(match sizes.architecture {
-                "gpt-oss" => ("post_attention_norm", hidden),
-                _ => ("ffn_norm", hidden),
-            });
-            if own.has_head_norms {
+            match sizes.architecture {
+                "mamba2" => {}
+                "gpt-oss" | "qwen35" | "qwen35moe" => norms.push(("post_attention_norm", hidden)),
+                _ => norms.push(("ffn_norm", hidden)),
+            }
+            let states = sizes.states_of(layer);
+            if own.has_head_norms && states.is_none() {
                 norms.extend([("attn_q_norm", length), ("attn_k_norm", length)]);
             }
             if own.has_post_norms {
@@ -200,19 +224,29 @@ impl TinyModel {
             }
             let values = heads * length;
             let of_keys = shared * length;
-            let mut matrices = match own.is_fused {
-                true => vec![("attn_qkv", vec![values + 2 * of_keys, hidden])],
-                false => vec![
-                    ("attn_q", vec![values, hidden]),
+            let of_queries = if own.is_gated { 2 * values } else { values };
+            let mut matrices = match (own.is_fused, states) {
+                (_, Some(_)) => Vec::new(),
+                (true, _) => vec![("attn_qkv", vec![values + 2 * of_keys, hidden])],
+                (false, _) => vec![
+                    ("attn_q", vec![of_queries, hidden]),
                     ("attn_k", vec![of_keys, hidden]),
                     ("attn_v", vec![of_keys, hidden]),
                 ],
             };
-            matrices.push(("attn_output", vec![hidden, values]));
+            match states {
+                Some(states) => {
+                    for (part, shape, [around, far]) in states.tensors(hidden) {
+                        add(name(part), &shape, far, around);
+                    }
+                }
+                None => matrices.push(("attn_output", vec![hidden, values])),
+            }
             let inner = sizes.inner;
             // Of Llama 4 layers with experts and without may alternate.
             let experts = sizes.experts.filter(|_| !own.is_llama4 || layer % 2 == 1);
             match experts {
+                None if own.is_alone => {}
                 Some([count, _, inner]) => matrices.extend([
                     ("ffn_gate_inp", vec![count, hidden]),
                     ("ffn_gate_exps", vec![count, inner, hidden]),
@@ -226,8 +260,9 @@ impl TinyModel {
                 ]),
             }
             match experts {
+                None if own.is_alone => {}
                 None => matrices.push(("ffn_down", vec![hidden, inner])),
-                Some([_, _, inner]) if own.is_llama4 => matrices.extend([
+                Some([_, _, inner]) if own.is_llama4 || own.is_gated => matrices.extend([
                     ("ffn_gate_shexp", vec![inner, hidden]),
                     ("ffn_up_shexp", vec![inner, hidden]),
                     ("ffn_down_shexp", vec![hidden, inner]),
@@ -246,6 +281,9 @@ impl TinyModel {
                 if own.biases > 1 || own.biases > 0 && is_attention {
                     add(name(&format!("{part}.bias")), rows, 0.5, 0.0);
                 }
+            }
+            if own.is_gated && experts.is_some() {
+                add(name("ffn_gate_inp_shexp.weight"), &[hidden], 1.0, 0.0);
             }
             if own.has_sinks {
                 add(name("attn_sinks.weight"), &[heads], 2.0, 0.0);
@@ -292,7 +330,7 @@ impl TinyModel {
     /// Elements of a head that are turned.
     fn turned(&self) -> usize {
         match self.sizes.architecture {
-            "phi3" => self.sizes.length / 4 * 2,
+            "phi3" | "qwen35" | "qwen35moe" => self.sizes.length / 4 * 2,
             _ => self.sizes.length,
         }
     }
@@ -319,7 +357,10 @@ impl TinyModel {
             &GgufValue::String(sizes.architecture.as_bytes()),
         );
         let mut numbers = vec![
-            ("block_count", sizes.layers),
+            (
+                "block_count",
+                sizes.layers + sizes.states.map_or(0, |it| it.further),
+            ),
             ("embedding_length", sizes.hidden),
             ("feed_forward_length", sizes.inner),
             ("attention.head_count", sizes.heads),
@@ -336,11 +377,12 @@ impl TinyModel {
                 ("expert_feed_forward_length", inner),
             ]);
         }
+        numbers.extend(sizes.states.iter().flat_map(TinyStates::numbers));
         if sizes.window > 0 {
             numbers.push(("attention.sliding_window", sizes.window));
         }
         let mut floats = vec![
-            ("attention.layer_norm_rms_epsilon", EPSILON),
+            ("attention.layer_norm_rms_epsilon", self.epsilon()),
             ("rope.freq_base", BASE),
         ];
         match sizes.architecture {
@@ -397,7 +439,7 @@ impl TinyModel {
         bytes
     }
 
-    fn get(&self, name: &str) -> Option<&[f32]> {
+    pub(crate) fn get(&self, name: &str) -> Option<&[f32]> {
         let found = self.tensors.iter().find(|it| it.name == name);
         found.map(|it| it.values.as_slice())
     }
@@ -409,7 +451,7 @@ impl TinyModel {
             .collect()
     }
 
-    fn product(&self, name: &str, x: &[f64]) -> Vec<f64> {
+    pub(crate) fn product(&self, name: &str, x: &[f64]) -> Vec<f64> {
         Self::rows(self.get(name).unwrap(), x)
     }
 
@@ -437,9 +479,9 @@ impl TinyModel {
         y
     }
 
-    fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
+    pub(crate) fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let squares: f64 = x.iter().map(|x| x * x).sum();
-        let by = 1.0 / (squares / x.len() as f64 + EPSILON).sqrt();
+        let by = 1.0 / (squares / x.len() as f64 + self.epsilon()).sqrt();
         let weights = self.get(name).unwrap();
         x.iter()
             .zip(weights)
@@ -515,8 +557,8 @@ impl TinyModel {
         head
     }
 
-    /// Queries, keys and values.
-    fn projected(&self, layer: usize, x: &[f64]) -> [Vec<f64>; 3] {
+    /// Queries, keys, values, and gates, if there are some.
+    fn projected(&self, layer: usize, x: &[f64]) -> [Vec<f64>; 4] {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let TinySizes {
             heads,
@@ -525,12 +567,21 @@ impl TinyModel {
             ..
         } = self.sizes;
         if !traits(self.sizes.architecture).is_fused {
-            return ["attn_q", "attn_k", "attn_v"].map(|part| self.biased(&name(part), x));
+            let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|it| self.biased(&name(it), x));
+            if !traits(self.sizes.architecture).is_gated {
+                return [q, k, v, Vec::new()];
+            }
+            // A head's gate is behind its query.
+            let part = |first: usize| {
+                let all = q.chunks(length).skip(first).step_by(2);
+                all.flatten().copied().collect()
+            };
+            return [part(0), k, v, part(1)];
         }
         let all = self.biased(&name("attn_qkv"), x);
         let (q, rest) = all.split_at(heads * length);
         let (k, v) = rest.split_at(shared * length);
-        [q, k, v].map(<[f64]>::to_vec)
+        [q, k, v, &[]].map(<[f64]>::to_vec)
     }
 
     fn gated(unit: TinyUnit, gate: &[f64], up: &[f64]) -> Vec<f64> {
@@ -577,11 +628,18 @@ impl TinyModel {
         let mut order: Vec<usize> = (0..weights.len()).collect();
         order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
         let total: f64 = order[..used].iter().map(|at| weights[*at]).sum();
-        let mut sum = match own.is_llama4 {
+        let mut sum = match own.is_llama4 || own.is_gated {
             true => {
                 let [gate, up] =
                     ["ffn_gate_shexp", "ffn_up_shexp"].map(|it| self.biased(&name(it), x));
-                self.biased(&name("ffn_down_shexp"), &Self::gated(own.unit, &gate, &up))
+                let unit = Self::gated(own.unit, &gate, &up);
+                let by = match own.is_gated {
+                    true => self.product(&name("ffn_gate_inp_shexp.weight"), x)[0],
+                    false => f64::INFINITY,
+                };
+                let by = 1.0 / (1.0 + (-by).exp());
+                let shared = self.biased(&name("ffn_down_shexp"), &unit);
+                shared.iter().map(|it| by * it).collect()
             }
             false => vec![0.0; x.len()],
         };
@@ -678,20 +736,38 @@ impl TinyModel {
         for layer in 0..self.sizes.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             let unit_norm = match self.sizes.architecture {
-                "gpt-oss" => "post_attention_norm.weight",
+                "gpt-oss" | "qwen35" | "qwen35moe" => "post_attention_norm.weight",
                 _ => "ffn_norm.weight",
             };
             let (mut keys, mut values) = (Vec::new(), Vec::new());
+            let states = self.sizes.states_of(layer);
+            let recurrent = states.map(|states| {
+                let normed = all.iter().map(|x| self.norm(&name("attn_norm.weight"), x));
+                self.recurrent(layer, states, &normed.collect::<Vec<_>>())
+            });
             for (position, x) in all.iter_mut().enumerate() {
+                if let Some(recurrent) = &recurrent {
+                    x.iter_mut()
+                        .zip(&recurrent[position])
+                        .for_each(|(x, y)| *x += y);
+                    if !own.is_alone {
+                        let normed = self.norm(&name(unit_norm), x);
+                        let out = self.unit(layer, &normed);
+                        x.iter_mut().zip(out).for_each(|(x, y)| *x += y);
+                    }
+                    continue;
+                }
                 let normed = self.norm(&name("attn_norm.weight"), x);
-                let [q, key, value] = self.projected(layer, &normed);
+                let [q, key, value, gate] = self.projected(layer, &normed);
                 let norm = name("attn_k_norm.weight");
                 let key = key
                     .chunks(length)
                     .map(|head| self.turn((layer, &norm), head, position));
                 keys.push(key.collect::<Vec<Vec<f64>>>());
                 values.push(value);
-                let attended = self.attended(layer, &q, &keys, &values);
+                let mut attended = self.attended(layer, &q, &keys, &values);
+                let gated = attended.iter_mut().zip(&gate);
+                gated.for_each(|(x, gate)| *x /= 1.0 + (-gate).exp());
                 let out = self.biased(&name("attn_output"), &attended);
                 let out = self.behind(&name("post_attention_norm.weight"), out);
                 x.iter_mut().zip(out).for_each(|(x, y)| *x += y);

@@ -29,6 +29,7 @@ mod patches;
 pub(crate) mod products;
 mod quantisation;
 mod random;
+mod recurrences;
 mod reductions;
 mod rows;
 mod sample_gradients;
@@ -52,7 +53,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 40] = [
+pub(crate) const PARTS: [&[OpRow]; 41] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -77,6 +78,7 @@ pub(crate) const PARTS: [&[OpRow]; 40] = [
     token_products::ROWS,
     attention::ROWS,
     token_attentions::ROWS,
+    recurrences::ROWS,
     sparse::ROWS,
     windows::ROWS,
     window_gradients::ROWS,

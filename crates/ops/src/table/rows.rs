@@ -2,7 +2,7 @@
 
 use fercuda_jit::TypeClass;
 
-use super::scalar::{mean, most, total};
+use super::scalar::{mean, most, sigmoid, total};
 use crate::row::OpOracle::Rows;
 use crate::row::{BLANK, OpFamily, OpRow, op};
 
@@ -27,6 +27,10 @@ fn softmax(x: &[f64]) -> Vec<f64> {
 fn log_softmax(x: &[f64]) -> Vec<f64> {
     let (shifted, sum) = shifted(x);
     shifted.iter().map(|x| x - sum.ln()).collect()
+}
+
+fn silu(x: f64) -> f64 {
+    x * sigmoid(x)
 }
 
 /// Divided by the root of the mean square, then by `gamma` and `beta`.
@@ -74,6 +78,20 @@ pub(super) const ROWS: &[OpRow] = &[
             let length = most(total(x[0].iter().map(|x| x * x)).sqrt(), n[0]);
             x[0].iter().map(|x| x / length).collect()
         }), "x by its L2 norm along an axis"),
+    op!(Normalisation "rms_norm_gated" ("x", "gamma", "gate") Floats { "eps": 1e-6 }
+        "rms_norm(x, axis={axis}, eps={eps}) * gamma * silu(gate)",
+        Rows(|x, n| {
+            let own = normed(x[0].clone(), &[], n[0]);
+            let by = x[1].iter().zip(&x[2]).map(|(gamma, gate)| gamma * silu(*gate));
+            own.iter().zip(by).map(|(x, by)| x * by).collect()
+        }), "rms_norm along an axis, by gamma and silu(gate)"),
+    op!(Normalisation "rms_norm_of_gated" ("x", "gamma", "gate") Floats { "eps": 1e-5 }
+        "rms_norm(x * silu(gate), axis={axis}, eps={eps}) * gamma",
+        Rows(|x, n| {
+            let gated = x[0].iter().zip(&x[2]).map(|(x, gate)| x * silu(*gate));
+            let own = normed(gated.collect(), &[], n[0]);
+            own.iter().zip(&x[1]).map(|(x, gamma)| x * gamma).collect()
+        }), "rms_norm of x silu(gate) along an axis, by gamma"),
     OpRow {
         name: "layer_norm",
         family: OpFamily::Normalisation,

@@ -14,6 +14,7 @@ mod native_expert;
 mod native_fourier;
 mod native_norm;
 mod native_quant;
+mod native_recurrence;
 mod native_segment;
 mod native_small;
 mod native_sort;

@@ -9,7 +9,8 @@ use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{
     native_attention, native_box, native_class, native_expert, native_norm, native_quant,
-    native_segment, native_small, native_sort, native_token, native_update, native_window,
+    native_recurrence, native_segment, native_small, native_sort, native_token, native_update,
+    native_window,
 };
 
 /// A new descriptor of the op, and random operands.
@@ -64,6 +65,9 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Attention {
         return native_attention::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Recurrence {
+        return native_recurrence::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Segment {
         return native_segment::operands_of(random, op, dtype);

@@ -1,0 +1,215 @@
+//! Sizes of steps, and what a step reads of its tokens.
+
+use fercuda_runtime::GraphKey;
+
+/// Positions of a block of the cache.
+pub(crate) const PLACES: u64 = 16;
+/// Numbers of a run, as the ops of states read them.
+pub(crate) const RUN_NUMBERS: u64 = 6;
+
+/// Sizes for which memory is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepLimits {
+    /// Tokens of a step.
+    pub(crate) tokens: u64,
+    /// Requests, and rows of logits.
+    pub(crate) requests: u64,
+    /// Blocks of a request.
+    pub(crate) blocks_each: u64,
+    /// Blocks of the cache.
+    pub(crate) blocks: u64,
+    /// Positions of a block.
+    pub(crate) places: u64,
+    /// Slots of states; 0 where no layer has some.
+    pub(crate) slots: u64,
+    /// Tokens of a step from which blocks of weights become 16-bit floats before they are
+    /// multiplied, which tensor cores do faster.
+    pub(crate) wide_from: u64,
+    /// Whether products of few tokens are one launch with their norm, gate and residual.
+    pub(crate) is_fused: bool,
+}
+
+impl StepLimits {
+    pub(crate) fn is_wide(&self) -> bool {
+        self.tokens >= self.wide_from
+    }
+
+    /// Rows of runs of tokens of a step: one for each single token, and as many as there may be of
+    /// others.
+    pub(crate) fn runs_of(&self, key: StepKey) -> u64 {
+        key.singles + key.runs.min(self.requests)
+    }
+
+    /// Where rows of logits, the table and the runs begin among the numbers of a step, and their
+    /// count. Each part begins at a multiple of 16 bytes, which kernels are faster for.
+    pub(crate) fn parts(&self) -> [u64; 4] {
+        let each = |count: u64| count.next_multiple_of(4);
+        let rows = 4 * each(self.tokens);
+        let table = rows + each(self.requests);
+        let runs = table + each(self.requests * self.blocks_each);
+        let count = match self.slots {
+            0 => 0,
+            _ => 2 * self.requests,
+        };
+        [rows, table, runs, runs + count * RUN_NUMBERS]
+    }
+
+    /// Where a number of each token begins.
+    pub(crate) fn part_of_tokens(&self, number: u64) -> u64 {
+        number * self.tokens.next_multiple_of(4)
+    }
+}
+
+/// Numbers of tokens and of rows of logits that a step is prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StepKey {
+    /// Tokens of requests that have one each, which come first.
+    pub(crate) singles: u64,
+    /// Tokens of requests that have several.
+    pub(crate) runs: u64,
+    /// Rows of logits.
+    pub(crate) rows: u64,
+}
+
+impl StepKey {
+    pub(crate) fn tokens(self) -> u64 {
+        self.singles + self.runs
+    }
+
+    /// The key of its graph.
+    pub(crate) fn graph(self) -> GraphKey {
+        GraphKey {
+            // Both are below 2^32, as the argument block has numbers of 32 bits.
+            words: [self.singles << 32 | self.runs, self.rows],
+            ..GraphKey::default()
+        }
+    }
+}
+
+/// What a step reads of its tokens, one after another in one block of memory: for each token
+/// itself, its position, its sequence and its place in the cache; the numbers of the tokens with
+/// logits; the blocks of each sequence; and runs of tokens, where layers have states.
+#[derive(Debug)]
+pub(crate) struct StepInputs {
+    pub(crate) limits: StepLimits,
+    pub(crate) values: Vec<i32>,
+}
+
+impl StepInputs {
+    /// One in which every token is padding.
+    pub(crate) fn new(limits: StepLimits) -> Self {
+        let mut block = Self {
+            values: vec![0; Self::len(&limits) as usize],
+            limits,
+        };
+        block.clear();
+        block
+    }
+
+    pub(crate) fn len(limits: &StepLimits) -> u64 {
+        limits.parts()[3]
+    }
+
+    /// Makes every token padding: it has no position, and a place behind the cache.
+    pub(crate) fn clear(&mut self) {
+        let limits = self.limits;
+        let behind = i32::try_from(limits.blocks * limits.places).unwrap_or(i32::MAX);
+        self.values.fill(0);
+        let mut set = |number: u64, value: i32| {
+            let first = limits.part_of_tokens(number) as usize;
+            self.values[first..first + limits.tokens as usize].fill(value);
+        };
+        set(1, -1);
+        set(3, behind);
+    }
+
+    fn place(&self, number: u64, at: usize) -> usize {
+        self.limits.part_of_tokens(number) as usize + at
+    }
+
+    /// Sets a token of the step.
+    pub(crate) fn set_token(&mut self, at: usize, token: u32, position: usize, sequence: usize) {
+        let values = [token.cast_signed(), position as i32, sequence as i32];
+        for (number, value) in (0..).zip(values) {
+            let place = self.place(number, at);
+            self.values[place] = value;
+        }
+    }
+
+    /// Sets where a token's keys and values are stored, by its position and the blocks of its
+    /// sequence.
+    pub(crate) fn set_place(&mut self, at: usize, position: usize, blocks: &[u32]) {
+        let places = self.limits.places as usize;
+        let stored = blocks[position / places] * places as u32 + (position % places) as u32;
+        let own = self.place(3, at);
+        self.values[own] = stored.cast_signed();
+    }
+
+    /// Sets the token of a row of logits.
+    pub(crate) fn set_row(&mut self, row: usize, token: i32) {
+        let [rows, ..] = self.limits.parts();
+        self.values[rows as usize + row] = token;
+    }
+
+    /// Sets the blocks of a sequence.
+    pub(crate) fn set_blocks(&mut self, sequence: usize, blocks: &[u32]) {
+        let each = self.limits.blocks_each as usize;
+        let [_, table, ..] = self.limits.parts();
+        let first = table as usize + sequence * each;
+        for (to, own) in self.values[first..first + each].iter_mut().zip(blocks) {
+            *to = own.cast_signed();
+        }
+    }
+
+    /// Sets the runs of tokens. Rows behind them are of none, and begin where the last one ends.
+    pub(crate) fn set_runs(&mut self, runs: &[TokenRun], key: StepKey) {
+        let [_, _, first, _] = self.limits.parts();
+        if self.limits.slots == 0 {
+            return;
+        }
+        let last = runs.last().map_or(0, |it| it.first + it.count);
+        let slot = |slot: Option<u32>| slot.map_or(-1, u32::cast_signed);
+        let rows = self.values[first as usize..].chunks_mut(RUN_NUMBERS as usize);
+        for (at, row) in rows.take(self.limits.runs_of(key) as usize).enumerate() {
+            let none = TokenRun {
+                first: last,
+                ..TokenRun::default()
+            };
+            let run = runs.get(at).copied().unwrap_or(none);
+            let (mark, kept) = run.kept.unzip();
+            row.copy_from_slice(&[
+                run.first as i32,
+                run.count as i32,
+                slot(run.from),
+                slot(run.to),
+                mark.unwrap_or_default() as i32,
+                slot(kept),
+            ]);
+        }
+    }
+}
+
+/// Tokens of a step that follow one another, with the slots of their state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TokenRun {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// Where the state is read; none for one of zeros.
+    pub(crate) from: Option<u32>,
+    pub(crate) to: Option<u32>,
+    /// A number of tokens, and the slot in which the state behind them is kept.
+    pub(crate) kept: Option<(usize, u32)>,
+}
+
+/// Number of tokens for which a step is prepared: a power of two, or none.
+pub(crate) fn padded(count: usize) -> u64 {
+    match count {
+        0 => 0,
+        count => (count as u64).next_power_of_two(),
+    }
+}
+
+/// Values as bytes.
+pub(crate) fn bytes_of(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|it| it.to_le_bytes()).collect()
+}
