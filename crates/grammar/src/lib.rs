@@ -9,5 +9,5 @@ mod vocabulary;
 
 pub use compiler::GrammarCompiler;
 pub use error::GrammarError;
-pub use source::{GrammarSource, MOST_CHOICES, MOST_RULES, MOST_SOURCE};
+pub use source::{GrammarSource, MOST_CHOICES, MOST_RULES, MOST_SOURCE, lark_schema, lark_text};
 pub use token_grammar::{AllowedTokens, TokenGrammar};

@@ -33,6 +33,9 @@ pub enum GrammarSource {
     Choice(Vec<String>),
     /// A text that a grammar in the notation of Lark describes, from `start` on.
     Lark(String),
+    /// A grammar in that notation that a program made, of what [`lark_schema`] and [`lark_text`]
+    /// give and of rules of its own.
+    Generated(String),
 }
 
 /// An error of a grammar's text.
@@ -51,6 +54,7 @@ impl GrammarSource {
             GrammarSource::Regex(_) => "regular expression",
             GrammarSource::Choice(_) => "choice",
             GrammarSource::Lark(_) => "grammar",
+            GrammarSource::Generated(_) => "set of schemas",
         }
     }
 
@@ -63,7 +67,8 @@ impl GrammarSource {
             GrammarSource::JsonObject => 0,
             GrammarSource::JsonSchema(text)
             | GrammarSource::Regex(text)
-            | GrammarSource::Lark(text) => text.len(),
+            | GrammarSource::Lark(text)
+            | GrammarSource::Generated(text) => text.len(),
             GrammarSource::Choice(texts) => texts.iter().map(String::len).sum(),
         };
         let kind = self.kind();
@@ -98,11 +103,10 @@ impl GrammarSource {
                     let what = format!("the JSON schema is no JSON: {error}");
                     refused(what, "an object such as {\"type\": \"object\"}")
                 })?;
-                check_multiples(&schema)?;
-                Ok(TopLevelGrammar::from_json_schema(with_blanks(schema)?))
+                Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?))
             }
             GrammarSource::JsonObject => {
-                let schema = with_blanks(json!({ "type": "object" }))?;
+                let schema = checked_schema(json!({ "type": "object" }))?;
                 Ok(TopLevelGrammar::from_json_schema(schema))
             }
             GrammarSource::Regex(text) if text.is_empty() => Err(refused(
@@ -146,6 +150,7 @@ impl GrammarSource {
                 check_embedded(text)?;
                 Ok(TopLevelGrammar::from_lark(text.clone()))
             }
+            GrammarSource::Generated(text) => Ok(TopLevelGrammar::from_lark(text.clone())),
         }
     }
 }
@@ -206,7 +211,8 @@ fn check_embedded(text: &str) -> Result<(), GrammarError> {
 }
 
 /// The schema with bounds of the blanks in texts, if it has none.
-fn with_blanks(schema: Value) -> Result<Value, GrammarError> {
+fn checked_schema(schema: Value) -> Result<Value, GrammarError> {
+    check_multiples(&schema)?;
     let mut schema = match schema {
         Value::Object(members) => members,
         Value::Bool(true) => serde_json::Map::new(),
@@ -226,8 +232,16 @@ fn with_blanks(schema: Value) -> Result<Value, GrammarError> {
     Ok(schema.into())
 }
 
+/// A schema within a grammar in Lark's notation.
+///
+/// # Errors
+/// [`GrammarError::Source`] of what is no schema.
+pub fn lark_schema(schema: Value) -> Result<String, GrammarError> {
+    Ok(format!("%json {}", checked_schema(schema)?))
+}
+
 /// A text as Lark's grammars quote it.
-pub(crate) fn lark_text(text: &str) -> String {
+pub fn lark_text(text: &str) -> String {
     let mut quoted = String::from("\"");
     for it in text.chars() {
         match it {

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use crate::error::{HubError, Result};
 
 /// Files beside the weights of a checkpoint.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    // How sentence-transformers makes a text's vector of its tokens'.
+    "1_Pooling/config.json",
 ];
 /// Types of weights that are taken where a repository has several and the caller names none.
 const USUAL: [&str; 2] = ["Q4_K_M", "Q8_0"];
@@ -192,13 +194,13 @@ fn checkpoint(repository: &str, files: &[String]) -> Result<Option<Selection>> {
     let Some(weights) = key.and_then(|key| all.remove(&key)) else {
         return Ok(None);
     };
-    let mut files = beside(&top);
+    let mut beside = beside(files);
     if has(index) {
-        files.push(index.to_owned());
+        beside.push(index.to_owned());
     }
-    files.extend(whole(repository, weights)?);
+    beside.extend(whole(repository, weights)?);
     Ok(Some(Selection {
-        files,
+        files: beside,
         opened: None,
     }))
 }
