@@ -282,6 +282,7 @@ mod tests {
     #[test]
     fn a_checkpoint_comes_with_its_small_files_and_all_shards() {
         let all = [
+            "1_Pooling/config.json",
             "README.md",
             "config.json",
             "consolidated.safetensors",
@@ -296,6 +297,7 @@ mod tests {
         let wanted = [
             "config.json",
             "tokenizer.json",
+            "1_Pooling/config.json",
             "model.safetensors.index.json",
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",
@@ -304,9 +306,9 @@ mod tests {
         let (own, opened) = chosen(&all, Some("consolidated.safetensors"));
         assert_eq!(own.last(), opened.as_ref());
         assert_eq!(chosen(&all, Some("q4_k_m")).0, ["x-Q4_K_M.gguf"]);
-        let error = refused(&all[..4], None);
+        let error = refused(&all[..5], None);
         assert!(error.contains("2 safetensors models"), "{error}");
-        let error = refused(&[all[1], all[3], all[5]], None);
+        let error = refused(&[all[2], all[4], all[6]], None);
         assert!(error.contains("1 of 2 files model-..."), "{error}");
     }
 

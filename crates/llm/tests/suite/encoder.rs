@@ -167,9 +167,10 @@ impl TinyEncoder {
         let length = self.hidden / self.heads;
         for layer in 0..self.layers {
             let part = |name: &str| format!("blk.{layer}.{name}");
-            let all = |name: &str| x.iter().map(|x| self.product(&part(name), x)).collect();
-            let (q, k, v): (Vec<Vec<f64>>, Vec<Vec<f64>>, Vec<Vec<f64>>) =
-                (all("attn_q"), all("attn_k"), all("attn_v"));
+            let all = |name: &str| -> Vec<Vec<f64>> {
+                x.iter().map(|x| self.product(&part(name), x)).collect()
+            };
+            let (q, k, v) = (all("attn_q"), all("attn_k"), all("attn_v"));
             x = x
                 .iter()
                 .zip(&q)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -328,14 +329,14 @@ class EmbeddingModel(LanguageModel):
         tokenizer = self._embedder.tokenizer
         try:
             tokens = [tokenizer.encode(it) if isinstance(it, str) else list(it) for it in given]
-            vectors = memoryview(self._embedder.embed(tokens)).cast("f").tolist()
+            values = self._embedder.embed(tokens)
         except _errors.FercudaError:
             raise
         except (TypeError, OverflowError) as error:
             message = f"texts of another type: {error}\ntry: a list of str, or of lists of tokens"
             raise _errors.RequestError(message) from None
         width = self.dimensions
-        return [vectors[at : at + width] for at in range(0, len(vectors), width)]
+        return [list(struct.unpack_from(f"<{width}f", values, at)) for at in range(0, len(values), 4 * width)]
 
     def stream_generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> TextStream:
         """Raises `RequestError`: it generates no text."""
