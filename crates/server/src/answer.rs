@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::answer_event::{
     AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken, EmbedSubmission,
-    EngineCall, STEP_FAILED,
+    EngineSubmission, STEP_FAILED,
 };
 use crate::api_error::{ApiError, ErrorKind};
 use crate::client_watch::ClientWatch;
@@ -66,7 +66,7 @@ pub(crate) struct AnswerDesk {
     pub(crate) metrics: Arc<ServerMetrics>,
     /// Places of requests that run or wait.
     pub(crate) places: Arc<Semaphore>,
-    pub(crate) submissions: Sender<EngineCall>,
+    pub(crate) submissions: Sender<EngineSubmission>,
     pub(crate) time_out: Duration,
     pub(crate) grammars: GrammarDesk,
 }
@@ -319,7 +319,7 @@ impl AnswerDesk {
         }
         let count = texts.iter().map(Vec::len).sum();
         let (reply, vectors) = oneshot::channel();
-        let call = EngineCall::Embed(EmbedSubmission {
+        let call = EngineSubmission::Embed(EmbedSubmission {
             texts,
             arrived,
             reply,
@@ -427,7 +427,7 @@ impl AnswerDesk {
         };
         let ended = |_| ApiError::new(ErrorKind::Unavailable, "the engine has ended");
         let submission = AnswerSubmission { request, route };
-        let call = EngineCall::Answer(Box::new(submission));
+        let call = EngineSubmission::Answer(Box::new(submission));
         self.submissions.send(call).map_err(ended)?;
         let mut answer = RunningAnswer {
             events: receiver,

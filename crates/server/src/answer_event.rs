@@ -11,7 +11,7 @@ use crate::token_engine::{EmbedError, TokenChance, TokenRequest};
 
 /// What is sent to the thread of the engine.
 #[derive(Debug)]
-pub(crate) enum EngineCall {
+pub(crate) enum EngineSubmission {
     Answer(Box<AnswerSubmission>),
     Embed(EmbedSubmission),
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answer_event::{
     AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken,
-    EmbedSubmission, EngineCall, STEP_FAILED,
+    EmbedSubmission, EngineSubmission, STEP_FAILED,
 };
 use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
@@ -170,7 +170,7 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
     }
 
     /// Runs until no more submissions can come and none is left.
-    pub(crate) fn run(&mut self, submissions: &Receiver<EngineCall>) {
+    pub(crate) fn run(&mut self, submissions: &Receiver<EngineSubmission>) {
         loop {
             if self.active.is_empty() {
                 self.metrics.set_load(self.engine.figures());
@@ -190,10 +190,10 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
         }
     }
 
-    fn take_call(&mut self, call: EngineCall) {
+    fn take_call(&mut self, call: EngineSubmission) {
         match call {
-            EngineCall::Answer(submission) => self.submit(*submission),
-            EngineCall::Embed(submission) => self.embed(submission),
+            EngineSubmission::Answer(submission) => self.submit(*submission),
+            EngineSubmission::Embed(submission) => self.embed(submission),
         }
     }
 

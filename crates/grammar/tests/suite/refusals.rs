@@ -1,4 +1,4 @@
-//! What is no grammar, or none that any text follows, and what the errors say.
+//! Refusals: sources without meaning, grammars that no text follows, and what errors say.
 
 use std::time::Instant;
 
