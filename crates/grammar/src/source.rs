@@ -7,8 +7,8 @@ use crate::error::GrammarError;
 
 /// Most bytes of a schema or of the texts of a choice.
 pub const MOST_SOURCE: usize = 128 << 10;
-/// Most bytes of an expression or of a grammar in Lark's notation, whose cost may grow as the square
-/// of their rules.
+/// Most bytes of an expression or of a grammar in Lark's notation, whose cost may grow as the
+/// square of their rules.
 pub const MOST_RULES: usize = 32 << 10;
 /// Most texts of a choice.
 pub const MOST_CHOICES: usize = 4096;
