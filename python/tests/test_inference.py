@@ -450,3 +450,119 @@ def test_the_interpreter_exits_while_a_text_is_generated(tiny):
         """,
         env={"FERCUDA_SOFT_CHECK": "0"},
     )
+
+
+def test_texts_follow_schemas_expressions_grammars_and_choices(model):
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}
+    for given in (schema, json.dumps(schema)):
+        text = inference.generate(model, "H", max_tokens=60, json_schema=given)
+        assert len(json.loads(text)) == 2 and text.finish == "end"
+    assert inference.generate(model, "H", regex="20[0-9]{2}", temperature=3.0).startswith("20")
+    assert inference.generate(model, "H", grammar='start: "<" /[ab]/ ">"') in ("<a>", "<b>")
+    assert model.generate("H", choice=["yes", "no"]) in ("yes", "no")
+    plain = model.generate("H", max_tokens=3)
+    assert model.generate("H", max_tokens=3, regex=None) == plain
+    for wrong, said in (
+        ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 1}}, "no text follows"),
+        ({"json_schema": {1, 2}}, "no JSON"),
+        ({"json_schema": {"type": "objec"}}, "objec"),
+        ({"regex": "("}, "unclosed group"),
+        ({"regex": 5}, "another type"),
+        ({"grammar": "start: x"}, "unknown name"),
+        ({"choice": []}, "0 texts"),
+        ({"regex": "a", "choice": ["a"]}, "one of them"),
+    ):
+        with pytest.raises(errors.RequestError, match=said):
+            model.generate("H", **wrong)
+    assert all_free(model)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A tiny encoder with random weights, and the reference of its vectors."""
+    folder = tmp_path_factory.mktemp("encoder")
+    draw = np.random.default_rng(5)
+    hidden, inner, heads, layers = 16, 24, 2, 2
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "##d", "."]
+    shapes = {
+        "embeddings.word_embeddings.weight": (len(words), hidden),
+        "embeddings.position_embeddings.weight": (32, hidden),
+        "embeddings.token_type_embeddings.weight": (2, hidden),
+    }
+    norms = ["embeddings.LayerNorm"]
+    for layer in range(layers):
+        at = f"encoder.layer.{layer}"
+        for part, of, to in (
+            ("attention.self.query", hidden, hidden),
+            ("attention.self.key", hidden, hidden),
+            ("attention.self.value", hidden, hidden),
+            ("attention.output.dense", hidden, hidden),
+            ("intermediate.dense", hidden, inner),
+            ("output.dense", inner, hidden),
+        ):
+            shapes[f"{at}.{part}.weight"] = (to, of)
+            shapes[f"{at}.{part}.bias"] = (to,)
+        norms += [f"{at}.attention.output.LayerNorm", f"{at}.output.LayerNorm"]
+    for norm in norms:
+        shapes[f"{norm}.weight"] = shapes[f"{norm}.bias"] = (hidden,)
+    header, data = {}, b""
+    for name, shape in shapes.items():
+        values = draw.normal(size=shape, scale=0.4).astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    head = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+    config = {
+        "model_type": "bert",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": inner,
+        "max_position_embeddings": 32,
+        "layer_norm_eps": 1e-12,
+        "hidden_act": "relu",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    special = [
+        {"id": id, "content": words[id], "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        for id in range(4)
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": special,
+        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {word: id for id, word in enumerate(words)},
+        },
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def test_vectors_of_texts_are_of_length_one_and_texts_are_none(encoder, model):
+    with inference.load(encoder) as embedder:
+        assert isinstance(embedder, inference.EmbeddingModel)
+        assert (embedder.architecture, embedder.context, embedder.dimensions) == ("bert", 32, 16)
+        first, second, same = embedder.embed(["A bd.", "c", [2, 4, 5, 7, 8, 3]])
+        for vector in (first, second):
+            assert len(vector) == 16 and abs(np.linalg.norm(vector) - 1) < 1e-5
+        assert np.allclose(first, same, atol=1e-5) and not np.allclose(first, second, atol=1e-2)
+        assert np.allclose(embedder.embed("c"), [second], atol=1e-5) and embedder.embed([]) == []
+        assert embedder.encode("c") == [2, 6, 3] and "bert" in repr(embedder)
+        for wrong in (["a " * 40], [[]], [[99]], [5]):
+            with pytest.raises(errors.RequestError):
+                embedder.embed(wrong)
+        with pytest.raises(errors.RequestError, match="embed"):
+            embedder.generate("c")
+    assert embedder.is_closed
+    with pytest.raises(errors.SessionEndedError):
+        embedder.embed("c")
+    with pytest.raises(errors.RequestError, match="no embeddings"):
+        model.embed("c")

@@ -86,6 +86,8 @@ Start with:
   fercuda model --help  show model files; convert and quantise them
   fercuda generate      generate text with a language model
   fercuda chat          talk with a language model
+  fercuda serve         serve a language model over HTTP
+  fercuda embed         compute embeddings of texts
   fercuda vram --help   mount a filesystem in device memory
   fercuda completions   print a completion script for a shell
   fercuda man           write manual pages
@@ -117,6 +119,7 @@ enum Command {
     Generate(Box<llm::generate::Args>),
     Chat(Box<llm::chat::Args>),
     Serve(Box<llm::serve::Args>),
+    Embed(Box<llm::embed::Args>),
     Vram(vram::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -198,6 +201,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Generate(args) => llm::generate::run(&args),
         Command::Chat(args) => llm::chat::run(&args),
         Command::Serve(args) => llm::serve::run(&args),
+        Command::Embed(args) => llm::embed::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Args::command()),
         Command::Man(args) => man::run(&args, Args::command()),

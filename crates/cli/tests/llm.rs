@@ -89,6 +89,62 @@ fn text_behind_a_prompt_is_the_same_each_time_and_alone_on_stdout() {
 }
 
 #[test]
+fn texts_follow_a_schema_an_expression_or_a_grammar() {
+    let (folder, file) = tiny("Q8_0");
+    let own = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    let generate = |more: &[&str], input: &str| {
+        let args = ["generate", path(&file), "-n", "60", "--prompt", "Hello"];
+        fercuda(&[&args[..], more].concat(), input)
+    };
+    let schema = r#"{"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}"#;
+    let rules = own("rules.lark", "start: \"<\" WORD \">\"\nWORD: /[a-c]{2}/\n");
+    let schema_file = own("schema.json", schema);
+    let is_numbers =
+        |text: &str| serde_json::from_str::<Vec<u8>>(text).is_ok_and(|it| it.len() == 2);
+    let is_word = |text: &str| text.len() == 4 && text.starts_with('<') && text.ends_with('>');
+    let is_year = |text: &str| text.len() == 4 && text.starts_with("20");
+    for (more, input, is_it) in [
+        (
+            ["--json-schema", path(&schema_file)],
+            "",
+            &is_numbers as &dyn Fn(&str) -> bool,
+        ),
+        (["--json-schema", "-"], schema, &is_numbers),
+        (["--regex", "20[0-9]{2}"], "", &is_year),
+        (["--grammar", path(&rules)], "", &is_word),
+    ] {
+        let done = generate(&more, input);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let said = text(&done.stdout);
+        assert!(is_it(said.trim_end()), "{more:?}: {said}");
+    }
+    let json = text(&generate(&["--regex", "20[0-9]{2}", "--json"], "").stdout);
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["finish"], "end", "{json}");
+    let wrong = own(
+        "wrong.json",
+        r#"{"type": "integer", "minimum": 3, "maximum": 1}"#,
+    );
+    for (more, said) in [
+        (&["--json-schema", path(&wrong)][..], "no text follows"),
+        (&["--regex", "("], "unclosed group"),
+        (
+            &["--regex", "a", "--grammar", path(&rules)],
+            "cannot be used with",
+        ),
+        (&["--grammar", "-"], "the grammar is empty"),
+    ] {
+        let done = generate(more, "");
+        assert_eq!(done.status.code(), Some(2), "{more:?}");
+        assert!(text(&done.stderr).contains(said), "{}", text(&done.stderr));
+    }
+}
+
+#[test]
 fn conversations_remember_and_obey_commands() {
     let (_folder, file) = tiny("Q8_0");
     let talk = |input: &str, more: &[&str]| {

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use crate::error::{HubError, Result};
 
 /// Files beside the weights of a checkpoint.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    // How sentence-transformers makes a text's vector of its tokens'.
+    "1_Pooling/config.json",
 ];
 /// Types of weights that are taken where a repository has several and the caller names none.
 const USUAL: [&str; 2] = ["Q4_K_M", "Q8_0"];
@@ -192,13 +194,13 @@ fn checkpoint(repository: &str, files: &[String]) -> Result<Option<Selection>> {
     let Some(weights) = key.and_then(|key| all.remove(&key)) else {
         return Ok(None);
     };
-    let mut files = beside(&top);
+    let mut beside = beside(files);
     if has(index) {
-        files.push(index.to_owned());
+        beside.push(index.to_owned());
     }
-    files.extend(whole(repository, weights)?);
+    beside.extend(whole(repository, weights)?);
     Ok(Some(Selection {
-        files,
+        files: beside,
         opened: None,
     }))
 }
@@ -280,6 +282,7 @@ mod tests {
     #[test]
     fn a_checkpoint_comes_with_its_small_files_and_all_shards() {
         let all = [
+            "1_Pooling/config.json",
             "README.md",
             "config.json",
             "consolidated.safetensors",
@@ -294,6 +297,7 @@ mod tests {
         let wanted = [
             "config.json",
             "tokenizer.json",
+            "1_Pooling/config.json",
             "model.safetensors.index.json",
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",
@@ -302,9 +306,9 @@ mod tests {
         let (own, opened) = chosen(&all, Some("consolidated.safetensors"));
         assert_eq!(own.last(), opened.as_ref());
         assert_eq!(chosen(&all, Some("q4_k_m")).0, ["x-Q4_K_M.gguf"]);
-        let error = refused(&all[..4], None);
+        let error = refused(&all[..5], None);
         assert!(error.contains("2 safetensors models"), "{error}");
-        let error = refused(&[all[1], all[3], all[5]], None);
+        let error = refused(&[all[2], all[4], all[6]], None);
         assert!(error.contains("1 of 2 files model-..."), "{error}");
     }
 

@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sampler: SamplerConfig::default(),
             end_tokens: Vec::new(),
             top: Some(vocabulary),
+            grammar: None,
         };
         let mut all = vec![f32::NAN; vocabulary];
         engine.generate(request, |event| {

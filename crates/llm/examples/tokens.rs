@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sampler: SamplerConfig::default(),
         end_tokens: Vec::new(),
         top: None,
+        grammar: None,
     };
     for round in ["first", "second"] {
         let (mut all, mut times) = (Vec::new(), Vec::new());

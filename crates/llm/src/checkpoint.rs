@@ -9,6 +9,7 @@ use fercuda_tensor::Dtype;
 use serde_json::Value;
 
 use crate::config::{Checkpoint, FURTHER, MOST_LAYERS, ModelConfig};
+use crate::encoder_config::EncoderConfig;
 use crate::error::{LlmError, unsupported};
 use crate::keys::{MOST_WIDTH, check_heads};
 use crate::model::{self, CHECKPOINTS, CheckpointSpec, RecurrenceRule};
@@ -93,6 +94,12 @@ impl ModelConfig {
     /// [`LlmError::Model`] of files without a configuration, of an architecture that is not
     /// supported, and of numbers that are absent or no model's.
     pub fn of(model: &ModelFile) -> Result<Self> {
+        if EncoderConfig::is_encoder(model) {
+            return Err(unsupported(
+                "the model is an encoder: it makes embeddings, and generates no text",
+                "fercuda embed, or a model that generates text",
+            ));
+        }
         match (model.gguf(), model.config()) {
             (Some(file), _) => Self::of_gguf(model, file),
             (None, Some(config)) => of_checkpoint(model, config),

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
+use fercuda_grammar::TokenGrammar;
 use fercuda_modelfile::ModelFile;
 use fercuda_ops::OpDevice;
 use fercuda_runtime::{
@@ -14,6 +15,7 @@ use fercuda_runtime::{
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::blocks::{BEGINNING, BlockPool};
+use crate::choice::{ChosenToken, choose};
 use crate::config::ModelConfig;
 use crate::decoder::ModelDecoder;
 use crate::error::{LlmError, refused};
@@ -22,7 +24,7 @@ use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
-use crate::sampler::{TokenSampler, log_sum, most_likely};
+use crate::sampler::{TokenSampler, log_sum};
 use crate::states::{StatePool, state_pool};
 use crate::step_inputs::{PLACES, StepInputs, StepKey, StepLimits, TokenRun, bytes_of, padded};
 use crate::tensors::ModelTensors;
@@ -32,13 +34,6 @@ type Result<T> = std::result::Result<T, LlmError>;
 
 /// Position of the tokens of a step that is measured.
 const MEASURED_POSITION: u64 = 200;
-
-/// A token of a row of logits.
-struct ChosenToken {
-    token: u32,
-    log_probability: Option<f32>,
-    top: Vec<(u32, f32)>,
-}
 
 /// Tokens of one request in a step.
 struct StepPart {
@@ -233,6 +228,7 @@ impl Engine {
             end_tokens: request.end_tokens,
             top: request.top,
             sampler: TokenSampler::new(request.sampler),
+            grammar: request.grammar,
             computed: 0,
             reused: 0,
             blocks: Vec::new(),
@@ -378,8 +374,12 @@ impl Engine {
         Ok(self.report(&rows, chosen))
     }
 
-    /// Computes a step, and what is chosen of its rows: `None` of logits that are no numbers.
-    fn compute(&mut self, key: StepKey, rows: &[usize]) -> Result<Vec<Option<ChosenToken>>> {
+    /// Computes a step, and what is chosen of its rows, or why none is.
+    fn compute(
+        &mut self,
+        key: StepKey,
+        rows: &[usize],
+    ) -> Result<Vec<std::result::Result<ChosenToken, FinishReason>>> {
         self.queue(key)?;
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -387,7 +387,8 @@ impl Engine {
         // The largest of each row is known on the device.
         let is_largest = |at: &usize| {
             let request = &self.running[*at];
-            request.top.is_none() && request.sampler.takes_largest()
+            let is_free = request.top.is_none() && request.grammar.is_none();
+            is_free && request.sampler.takes_largest()
         };
         if rows.iter().all(is_largest) {
             let best: Vec<i64> = self.session.download(self.best)?;
@@ -395,17 +396,28 @@ impl Engine {
             let chosen = best.iter().zip(values).take(rows.len());
             let chosen = chosen.map(|(token, value)| {
                 let is_possible = !value.is_nan() && value != f32::NEG_INFINITY;
-                is_possible.then(|| ChosenToken {
+                let chosen = ChosenToken {
                     token: *token as u32,
                     log_probability: None,
                     top: Vec::new(),
-                })
+                };
+                is_possible.then_some(chosen).ok_or(FinishReason::Failed)
             });
             return Ok(chosen.collect());
         }
         let of_rows = self.logits_of(key.rows)?;
-        let logits: Vec<f32> = self.session.download(of_rows)?;
-        Ok(self.choose(rows, logits))
+        // While the device computes.
+        let allowed = rows.iter().map(|at| {
+            let grammar = self.running[*at].grammar.as_mut();
+            grammar.map(TokenGrammar::allowed)
+        });
+        let allowed: Vec<_> = allowed.collect();
+        let mut logits: Vec<f32> = self.session.download(of_rows)?;
+        let vocabulary = self.decoder.vocabulary() as usize;
+        let rows = rows.iter().zip(logits.chunks_mut(vocabulary)).zip(allowed);
+        let chosen =
+            rows.map(|((at, logits), allowed)| choose(&mut self.running[*at], logits, allowed));
+        Ok(chosen.collect())
     }
 
     /// Has all that runs computed again, and forgets what is kept: a step has failed, and earlier
@@ -435,8 +447,10 @@ impl Engine {
                 if event.request != id {
                     continue;
                 }
-                if event.finished == Some(FinishReason::Failed) {
-                    return Err(LlmError::NotNumbers);
+                match event.finished {
+                    Some(FinishReason::Failed) => return Err(LlmError::NotNumbers),
+                    Some(FinishReason::GrammarStuck) => return Err(LlmError::GrammarStuck),
+                    _ => {}
                 }
                 let goes_on = each(&event);
                 if event.finished.is_some() {
@@ -701,49 +715,28 @@ impl Engine {
         Ok(view)
     }
 
-    /// Chooses a token of each request that has logits.
-    fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<Option<ChosenToken>> {
-        let vocabulary = self.decoder.vocabulary() as usize;
-        let mut all = Vec::new();
-        for (request, logits) in rows.iter().zip(logits.chunks_mut(vocabulary)) {
-            let is_possible = logits.iter().any(|it| *it != f32::NEG_INFINITY);
-            if !is_possible || logits.iter().any(|it| it.is_nan()) {
-                all.push(None);
-                continue;
-            }
-            let request = &mut self.running[*request];
-            let sum = request.top.map(|_| log_sum(logits));
-            let own = sum.map(|_| logits.to_vec());
-            let top = most_likely(logits, request.top.unwrap_or_default());
-            let less = |logit: f32| logit - sum.unwrap_or_default();
-            let top = top.into_iter().map(|(token, logit)| (token, less(logit)));
-            let top: Vec<(u32, f32)> = top.collect();
-            let token = request.sampler.choose(logits, &request.tokens);
-            let own = own.and_then(|own| Some(less(*own.get(token as usize)?)));
-            all.push(Some(ChosenToken {
-                token,
-                log_probability: own,
-                top,
-            }));
-        }
-        all
-    }
-
     /// Takes the chosen tokens of requests, and ends those that are complete.
-    fn report(&mut self, rows: &[usize], chosen: Vec<Option<ChosenToken>>) -> Vec<GenerationEvent> {
+    fn report(
+        &mut self,
+        rows: &[usize],
+        chosen: Vec<std::result::Result<ChosenToken, FinishReason>>,
+    ) -> Vec<GenerationEvent> {
         let mut events = Vec::new();
         for (request, chosen) in rows.iter().zip(chosen) {
             let request = &mut self.running[*request];
-            let Some(chosen) = chosen else {
-                events.push(GenerationEvent {
-                    request: request.id,
-                    log_probability: None,
-                    token: 0,
-                    top: Vec::new(),
-                    reused_tokens: request.reused,
-                    finished: Some(FinishReason::Failed),
-                });
-                continue;
+            let chosen = match chosen {
+                Ok(chosen) => chosen,
+                Err(reason) => {
+                    events.push(GenerationEvent {
+                        request: request.id,
+                        log_probability: None,
+                        token: 0,
+                        top: Vec::new(),
+                        reused_tokens: request.reused,
+                        finished: Some(reason),
+                    });
+                    continue;
+                }
             };
             let ChosenToken {
                 token,
@@ -754,6 +747,8 @@ impl Engine {
             let generated = request.tokens.len() - request.prompt;
             let finished = if request.end_tokens.contains(&token) {
                 Some(FinishReason::End)
+            } else if request.grammar.as_ref().is_some_and(|it| it.has_ended()) {
+                Some(FinishReason::GrammarEnd)
             } else if generated >= request.max_tokens || request.tokens.len() as u64 > self.context
             {
                 Some(FinishReason::Length)

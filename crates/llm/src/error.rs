@@ -44,6 +44,12 @@ pub enum LlmError {
          try: the file's checksum, as its weights may be damaged; or a cache of f32"
     )]
     NotNumbers,
+    /// A request's grammar cannot be followed further.
+    #[error(
+        "the grammar cannot be followed further: no token fits, or it needs too many states\n\
+         try: a simpler grammar or schema"
+    )]
+    GrammarStuck,
     /// A file was not written.
     #[error(transparent)]
     Write(#[from] std::io::Error),

@@ -3,8 +3,12 @@
 
 mod blocks;
 mod checkpoint;
+mod choice;
 mod config;
 mod decoder;
+mod embedder;
+mod encoder;
+mod encoder_config;
 mod engine;
 mod error;
 mod keys;
@@ -24,6 +28,8 @@ mod tensors;
 mod weights;
 
 pub use config::{ExpertConfig, ModelConfig};
+pub use embedder::{Embedder, EmbedderConfig};
+pub use encoder_config::{EmbeddingPooling, EncoderConfig};
 pub use engine::{Engine, tenant_name};
 pub use error::LlmError;
 pub use random_model::{ModelShape, SHAPES, StateShape};

@@ -122,3 +122,25 @@ pub(crate) fn check_memory(
         free_bytes: free,
     })
 }
+
+/// Compares what is planned, of which nothing is a choice of the caller, with the device's free
+/// memory.
+///
+/// # Errors
+/// [`LlmError::Memory`].
+pub(crate) fn check_free(runtime: &Runtime, bytes: u64, advice: &str) -> Result<()> {
+    let (all, free) = (bytes.saturating_add(KERNELS), runtime.memory()?.free_bytes);
+    match all <= free {
+        true => Ok(()),
+        false => Err(LlmError::Memory {
+            what: format!(
+                "the model needs {}; {} are free",
+                mebibytes(all),
+                mebibytes(free)
+            ),
+            advice: advice.to_owned(),
+            needed_bytes: all,
+            free_bytes: free,
+        }),
+    }
+}

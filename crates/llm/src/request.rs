@@ -4,6 +4,7 @@
 //! only to blocks that it took for itself, which are those behind its kept prefix. Where layers
 //! have states, the slot that it reads next has the state behind these tokens.
 
+use fercuda_grammar::TokenGrammar;
 use fercuda_tensor::Dtype;
 
 use crate::blocks::{BEGINNING, BlockNumber, BlockPool, PrefixNode};
@@ -71,6 +72,8 @@ pub struct GenerationRequest {
     /// Number of most likely tokens that are reported with each, and its own probability; `None`
     /// for neither, which is faster.
     pub top: Option<usize>,
+    /// What the generated text follows, from its first token on, if anything.
+    pub grammar: Option<TokenGrammar>,
 }
 
 /// Number of a request.
@@ -86,6 +89,17 @@ pub enum FinishReason {
     Length,
     /// By logits that are not numbers, or of which none is possible. The event has no token.
     Failed,
+    /// By its grammar, behind whose text nothing may follow. The token is of that text.
+    GrammarEnd,
+    /// By its grammar, which cannot be followed further. The event has no token.
+    GrammarStuck,
+}
+
+impl FinishReason {
+    /// Whether the event of this end has a token.
+    pub fn has_token(self) -> bool {
+        !matches!(self, FinishReason::Failed | FinishReason::GrammarStuck)
+    }
 }
 
 /// A token of a request.
@@ -117,6 +131,8 @@ pub(crate) struct RunningRequest {
     pub(crate) end_tokens: Vec<u32>,
     pub(crate) top: Option<usize>,
     pub(crate) sampler: TokenSampler,
+    /// At the place behind the last token.
+    pub(crate) grammar: Option<TokenGrammar>,
     pub(crate) computed: usize,
     /// Tokens of the prompt that the cache had.
     pub(crate) reused: usize,

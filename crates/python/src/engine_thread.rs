@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use fercuda_grammar::{GrammarCompiler, GrammarError, GrammarSource, TokenGrammar};
 use fercuda_llm::{Engine, FinishReason, GenerationEvent, GenerationRequest, LlmError, RequestId};
 use fercuda_tokenizer::{ChatTemplate, Detokenizer, StopMatcher, Tokenizer, TokenizerError};
 
@@ -21,6 +22,32 @@ pub(crate) struct ModelTexts {
     pub(crate) tokenizer: Tokenizer,
     /// Or why it is none.
     pub(crate) template: Result<Option<ChatTemplate>, TokenizerError>,
+    /// What compiles grammars, from the first one on.
+    grammars: OnceLock<Result<GrammarCompiler, GrammarError>>,
+}
+
+impl ModelTexts {
+    pub(crate) fn new(
+        tokenizer: Tokenizer,
+        template: Result<Option<ChatTemplate>, TokenizerError>,
+    ) -> ModelTexts {
+        ModelTexts {
+            tokenizer,
+            template,
+            grammars: OnceLock::new(),
+        }
+    }
+
+    /// Compiles a grammar for the tokens.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn compile(&self, source: &GrammarSource) -> Result<TokenGrammar, GrammarError> {
+        let compiler = self
+            .grammars
+            .get_or_init(|| GrammarCompiler::new(&self.tokenizer));
+        compiler.as_ref().map_err(Clone::clone)?.compile(source)
+    }
 }
 
 /// A token that was chosen: its number, the logarithm of its probability, and the most likely ones
@@ -171,11 +198,8 @@ impl ActiveStream<'_> {
     /// Takes a token; returns whether the engine has to be stopped for it.
     fn push(&mut self, event: GenerationEvent) -> bool {
         let mut text = String::new();
-        // Of a failed one there is none.
-        let has_text = !matches!(
-            event.finished,
-            Some(FinishReason::End | FinishReason::Failed)
-        );
+        let has_token = event.finished.is_none_or(FinishReason::has_token);
+        let has_text = has_token && event.finished != Some(FinishReason::End);
         if has_text {
             self.detokenizer.push(event.token, &mut text);
         }
@@ -189,16 +213,19 @@ impl ActiveStream<'_> {
             (None, Some(finished)) => {
                 decided.push_str(&self.matcher.finish());
                 Some(match finished {
-                    FinishReason::End => StreamEnd::Token,
+                    FinishReason::End | FinishReason::GrammarEnd => StreamEnd::Token,
                     FinishReason::Length => StreamEnd::Length,
                     FinishReason::Failed => StreamEnd::Failed(Arc::new(LlmError::NotNumbers)),
+                    FinishReason::GrammarStuck => {
+                        StreamEnd::Failed(Arc::new(LlmError::GrammarStuck))
+                    }
                 })
             }
             (None, None) => None,
         };
         self.slot.change(|state| {
             state.reused_tokens = event.reused_tokens;
-            if event.finished != Some(FinishReason::Failed) {
+            if has_token {
                 let row = (event.token, event.log_probability, event.top);
                 state.tokens.push(row);
             }

@@ -41,7 +41,7 @@ pub(crate) fn of_tokenizer(py: Python<'_>, error: &TokenizerError) -> PyErr {
 /// The exception of a model that was not loaded, or a request that was not computed.
 pub(crate) fn of_llm(py: Python<'_>, error: &LlmError) -> PyErr {
     match error {
-        LlmError::Request { .. } => plain(py, "RequestError", error),
+        LlmError::Request { .. } | LlmError::GrammarStuck => plain(py, "RequestError", error),
         LlmError::Memory {
             needed_bytes,
             free_bytes,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fercuda_grammar::GrammarSource;
 use fercuda_llm::{GenerationRequest, SamplerConfig};
 use fercuda_runtime::Session;
 use pyo3::exceptions::PyStopIteration;
@@ -37,6 +38,10 @@ pub(crate) struct GenerationSettings {
     stop: Vec<String>,
     end_tokens: Option<Vec<u32>>,
     logprobs: Option<usize>,
+    json_schema: Option<String>,
+    regex: Option<String>,
+    grammar: Option<String>,
+    choice: Option<Vec<String>>,
 }
 
 impl GenerationSettings {
@@ -65,6 +70,25 @@ impl GenerationSettings {
             return wrong("a text of stop", &"empty", "texts of a character at least");
         }
         Ok(())
+    }
+
+    /// The grammar that the text follows, if there is one.
+    fn grammar_source(&self, py: Python<'_>) -> PyResult<Option<GrammarSource>> {
+        let text = |it: &Option<String>, of: fn(String) -> GrammarSource| it.clone().map(of);
+        let all = [
+            text(&self.json_schema, GrammarSource::JsonSchema),
+            text(&self.regex, GrammarSource::Regex),
+            text(&self.grammar, GrammarSource::Lark),
+            self.choice.clone().map(GrammarSource::Choice),
+        ];
+        let mut all = all.into_iter().flatten();
+        match (all.next(), all.next()) {
+            (_, Some(_)) => {
+                let message = "several of json_schema, regex, grammar, choice\ntry: one of them";
+                Err(plain(py, "RequestError", message))
+            }
+            (source, None) => Ok(source),
+        }
     }
 }
 
@@ -180,6 +204,13 @@ impl PyLanguageModel {
         if self.thread.is_stopped() {
             return Err(self.ended(py));
         }
+        let grammar = match settings.grammar_source(py)? {
+            None => None,
+            Some(source) => {
+                let compiled = py.detach(|| self.texts.compile(&source));
+                Some(compiled.map_err(|error| plain(py, "RequestError", error))?)
+            }
+        };
         let tokenizer = &self.texts.tokenizer;
         let ends = || tokenizer.generation_ends().to_vec();
         let request = GenerationRequest {
@@ -198,6 +229,7 @@ impl PyLanguageModel {
             },
             end_tokens: settings.end_tokens.unwrap_or_else(ends),
             top: settings.logprobs,
+            grammar,
         };
         let prompt_tokens = request.tokens.len();
         let slot = Arc::new(StreamSlot::default());

@@ -42,6 +42,7 @@ mod requests;
 mod session;
 mod signature;
 mod stream;
+mod text_embedder;
 mod text_tokens;
 mod triton;
 mod vram;
@@ -83,6 +84,7 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model_source::PyModelFiles>()?;
     module.add_class::<language_model::PyLanguageModel>()?;
     module.add_class::<language_model::PyTokenStream>()?;
+    module.add_class::<text_embedder::PyTextEmbedder>()?;
     module.add_class::<text_tokens::PyTokenizer>()?;
     module.add_class::<ops::PyOpPlan>()?;
     module.add_function(wrap_pyfunction!(ops::run_op, module)?)?;

@@ -7,7 +7,9 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use fercuda_hub::{DownloadProgress, ModelSource};
-use fercuda_llm::{Engine, EngineConfig, LlmError, ModelConfig, SHAPES};
+use fercuda_llm::{
+    Embedder, EmbedderConfig, EncoderConfig, Engine, EngineConfig, LlmError, ModelConfig, SHAPES,
+};
 use fercuda_modelfile::{GgufValue, ModelFile, PartContent, TensorType};
 use fercuda_runtime::{Dtype, Runtime};
 use pyo3::IntoPyObjectExt;
@@ -20,6 +22,7 @@ use crate::exceptions::plain;
 use crate::inference_errors;
 use crate::language_model::{ModelFacts, PyLanguageModel};
 use crate::session::PyRuntime;
+use crate::text_embedder::PyTextEmbedder;
 use crate::text_tokens::PyTokenizer;
 
 /// The longest time for which a signal is not handled.
@@ -135,12 +138,10 @@ impl PyModelFiles {
             ModelSource::find(&name, &mut each)
         })?;
         let source = found.map_err(|error| inference_errors::of_source(py, &error))?;
+        let (template, chat) = (source.template().map(str::to_owned), source.chat_template());
         Ok(Self {
-            template: source.template().map(str::to_owned),
-            texts: Arc::new(ModelTexts {
-                template: source.chat_template(),
-                tokenizer: source.tokenizer,
-            }),
+            template,
+            texts: Arc::new(ModelTexts::new(source.tokenizer, chat)),
             name: source.name,
             file: Arc::new(source.file),
         })
@@ -231,8 +232,44 @@ impl PyModelFiles {
         Ok((shape, pyo3::types::PyBytes::new(py, &bytes)))
     }
 
+    /// Whether it makes vectors of texts, and no texts.
+    #[getter]
+    fn is_encoder(&self) -> bool {
+        EncoderConfig::is_encoder(&self.file)
+    }
+
+    #[pyo3(signature = (runtime, session, batch_tokens=None, progress=None))]
+    fn load_embedder(
+        &self,
+        py: Python<'_>,
+        runtime: &PyRuntime,
+        session: String,
+        batch_tokens: Option<u64>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<PyTextEmbedder> {
+        let config = EmbedderConfig {
+            session,
+            batch_tokens,
+        };
+        let progress = progress.map(SharedPyObject::new);
+        let (runtime, file) = (runtime.shared(), Arc::clone(&self.file));
+        let loaded = run_aside(py, move || {
+            Embedder::load(&runtime, &file, &config, |done, all| {
+                report(progress.as_ref(), "loading", done.min(all), all);
+            })
+        })?;
+        let embedder = loaded.map_err(|error| inference_errors::of_llm(py, &error))?;
+        let texts = Arc::clone(&self.texts);
+        Ok(PyTextEmbedder::new(embedder, texts, self.name.clone()))
+    }
+
     /// The architecture, its layers and its context, if it is supported.
     fn described(&self, py: Python<'_>) -> PyResult<(String, u64, u64)> {
+        if self.is_encoder() {
+            let config = EncoderConfig::of(&self.file);
+            let config = config.map_err(|error| inference_errors::of_llm(py, &error))?;
+            return Ok(("bert".to_owned(), config.layers, config.context));
+        }
         let config = ModelConfig::of(&self.file);
         let config = config.map_err(|error| inference_errors::of_llm(py, &error))?;
         Ok((config.architecture, config.layers, config.context))

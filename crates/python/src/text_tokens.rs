@@ -96,10 +96,7 @@ impl PyTokenizer {
             let source = source.map_err(|error| inference_errors::of_source(py, &error))?;
             let template = source.chat_template();
             let tokenizer = source.tokenizer;
-            return Ok(Self::new(Arc::new(ModelTexts {
-                tokenizer,
-                template,
-            })));
+            return Ok(Self::new(Arc::new(ModelTexts::new(tokenizer, template))));
         }
         let about = |error: std::io::Error| {
             let message = format!("cannot read {}: {error}", path.display());
@@ -113,10 +110,7 @@ impl PyTokenizer {
         let bytes = std::fs::read(&path).map_err(about)?;
         let tokenizer = py.detach(|| Tokenizer::from_json(&bytes));
         let tokenizer = tokenizer.map_err(|error| inference_errors::of_tokenizer(py, &error))?;
-        Ok(Self::new(Arc::new(ModelTexts {
-            tokenizer,
-            template: Ok(None),
-        })))
+        Ok(Self::new(Arc::new(ModelTexts::new(tokenizer, Ok(None)))))
     }
 
     #[getter]

@@ -8,21 +8,25 @@ use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fercuda_grammar::{GrammarSource, lark_text};
 use fercuda_tokenizer::{ChatTemplate, Special, Tokenizer};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
 use crate::answer_event::{
-    AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken, STEP_FAILED,
+    AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken, EmbedSubmission,
+    EngineSubmission, STEP_FAILED,
 };
 use crate::api_error::{ApiError, ErrorKind};
 use crate::client_watch::ClientWatch;
+use crate::grammars::GrammarDesk;
 use crate::metrics::ServerMetrics;
-use crate::order::{GenerationOrder, OrderPrompt};
-use crate::token_engine::TokenRequest;
-use crate::tool_syntax::ToolSyntax;
+use crate::order::{GenerationOrder, OrderPrompt, ToolOrder};
+use crate::token_engine::{EmbedError, TokenRequest};
+use crate::tool_grammar::CallNotation;
+use crate::tool_syntax::{ToolReader, ToolSyntax};
 
 /// The model that is served.
 #[derive(Debug)]
@@ -37,12 +41,14 @@ pub struct ServedModel {
     pub context: u64,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
+    /// Elements of its vectors, if it makes vectors of texts and no texts.
+    pub embedding: Option<u64>,
 }
 
 /// How an API writes answers.
 pub(crate) trait AnswerFormat: Send + Unpin + 'static {
     /// The whole answer.
-    fn whole(&self, text: &str, tokens: &[AnswerToken], end: &AnswerEnd) -> Value;
+    fn whole(&mut self, text: &str, tokens: &[AnswerToken], end: &AnswerEnd) -> Value;
     /// Events at the beginning of a stream.
     fn begin(&mut self) -> String;
     /// Events of a part.
@@ -60,8 +66,9 @@ pub(crate) struct AnswerDesk {
     pub(crate) metrics: Arc<ServerMetrics>,
     /// Places of requests that run or wait.
     pub(crate) places: Arc<Semaphore>,
-    pub(crate) submissions: Sender<AnswerSubmission>,
+    pub(crate) submissions: Sender<EngineSubmission>,
     pub(crate) time_out: Duration,
+    pub(crate) grammars: GrammarDesk,
 }
 
 /// A request that the engine has accepted. When it is dropped, the request is cancelled.
@@ -123,6 +130,12 @@ pub(crate) fn failure_of(event: AnswerEvent) -> ApiError {
     }
 }
 
+impl AsRef<Tokenizer> for ServedModel {
+    fn as_ref(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+}
+
 impl ServedModel {
     /// The tokens of a prompt.
     fn encode(&self, prompt: OrderPrompt) -> Result<Vec<u32>, ApiError> {
@@ -172,6 +185,62 @@ impl ServedModel {
         })
     }
 
+    /// What takes calls of these tools out of an answer, if there are any.
+    ///
+    /// # Errors
+    /// If it is not known how the model writes calls.
+    pub(crate) fn tool_reader(
+        &self,
+        tools: &ToolOrder,
+    ) -> Result<Option<(ToolSyntax, ToolReader)>, ApiError> {
+        if tools.all.is_empty() {
+            return Ok(None);
+        }
+        let syntax = self.tool_syntax()?;
+        Ok(Some((syntax, ToolReader::new(syntax, tools.names()))))
+    }
+
+    /// What an answer follows: its own grammar, or that of calls, with the member that says so.
+    ///
+    /// # Errors
+    /// Of a tool's schema, or of a grammar that cannot be had beside tools.
+    fn grammar_of(
+        &self,
+        order: &mut GenerationOrder,
+    ) -> Result<Option<(&'static str, GrammarSource)>, ApiError> {
+        order.tools.check_forced()?;
+        let own = order.grammar.take();
+        let is_forced = order.tools.forced.is_some();
+        if order.tools.all.is_empty() || (own.is_none() && !is_forced) {
+            return Ok(own);
+        }
+        let mark = |text: &str| match self.tokenizer.token_of_piece(text) {
+            Some(token) if self.tokenizer.is_control(token) => format!("<[{token}]>"),
+            _ => lark_text(text),
+        };
+        let notation = CallNotation {
+            syntax: self.tool_syntax()?,
+            template: self.template.as_ref().map_or("", |it| it.source()),
+            mark: &mark,
+        };
+        let refused =
+            |error: fercuda_grammar::GrammarError| ApiError::of("tools", error.to_string());
+        match own {
+            Some((member, own)) if !is_forced => {
+                let both = notation.of_json_or_calls(&order.tools, &own);
+                let both = both.map_err(refused)?.ok_or_else(|| {
+                    let message = "beside tools an answer follows a JSON schema or nothing";
+                    ApiError::of(member, message)
+                })?;
+                Ok(Some((member, both)))
+            }
+            _ => {
+                let calls = notation.of_calls(&order.tools).map_err(refused)?;
+                Ok(Some(("tools", calls)))
+            }
+        }
+    }
+
     /// The control tokens of these texts.
     fn control_tokens(&self, texts: &[&str]) -> Vec<u32> {
         let token = |text: &&str| self.tokenizer.token_of_piece(text);
@@ -200,6 +269,79 @@ impl ServedModel {
 }
 
 impl AnswerDesk {
+    /// Takes a place in the queue.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            self.metrics.refused.fetch_add(1, Relaxed);
+            let message = "the queue is full; try again later";
+            ApiError {
+                retry_after: Some(self.metrics.seconds_to_retry()),
+                ..ApiError::new(ErrorKind::Full, message)
+            }
+        })
+    }
+
+    /// Takes a place in the queue and has the engine make vectors of texts. Returns them, with the
+    /// number of their tokens.
+    ///
+    /// # Errors
+    /// If the queue is full, a text is refused, or the engine fails.
+    pub(crate) async fn embed(
+        &self,
+        prompts: Vec<OrderPrompt>,
+        client: Option<ClientWatch>,
+    ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+        let (arrived, permit) = (Instant::now(), self.place()?);
+        let model = Arc::clone(&self.model);
+        let encode = move || {
+            let texts = prompts.into_iter().map(|it| model.encode(it));
+            (texts.collect::<Result<Vec<Vec<u32>>, ApiError>>(), permit)
+        };
+        let internal = |_| ApiError::new(ErrorKind::Internal, "the texts could not be encoded");
+        let (texts, permit) = tokio::task::spawn_blocking(encode)
+            .await
+            .map_err(internal)?;
+        let texts = texts?;
+        let context = self.model.context;
+        if let Some((at, text)) = texts
+            .iter()
+            .enumerate()
+            .find(|it| it.1.len() as u64 > context)
+        {
+            let message = format!(
+                "text {at} has {} tokens, the context {context}; try a shorter one, or its parts",
+                text.len()
+            );
+            return Err(ApiError::of("input", message));
+        }
+        let count = texts.iter().map(Vec::len).sum();
+        let (reply, vectors) = oneshot::channel();
+        let call = EngineSubmission::Embed(EmbedSubmission {
+            texts,
+            arrived,
+            reply,
+            client,
+            permit,
+        });
+        let ended = || ApiError::new(ErrorKind::Unavailable, "the engine has ended");
+        self.submissions.send(call).map_err(|_| ended())?;
+        let late = || {
+            ApiError::new(
+                ErrorKind::TimedOut,
+                "the request took longer than requests may",
+            )
+        };
+        let vectors = tokio::time::timeout(self.time_out, vectors).await;
+        match vectors.map_err(|_| late())?.map_err(|_| ended())? {
+            Ok(vectors) => Ok((vectors, count)),
+            Err(EmbedError::Refused(what)) => Err(ApiError::of("input", what)),
+            Err(EmbedError::Failed(_)) => Err(ApiError::new(ErrorKind::Internal, STEP_FAILED)),
+        }
+    }
+
     /// Takes a place in the queue and makes the tokens of a prompt, in a thread for such work. The
     /// place goes along, so that no more of these threads' work waits than there are places, also
     /// of clients that are gone.
@@ -211,14 +353,7 @@ impl AnswerDesk {
         &self,
         prompt: OrderPrompt,
     ) -> Result<(Vec<u32>, OwnedSemaphorePermit), ApiError> {
-        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.metrics.refused.fetch_add(1, Relaxed);
-            let message = "the queue is full; try again later";
-            return Err(ApiError {
-                retry_after: Some(self.metrics.seconds_to_retry()),
-                ..ApiError::new(ErrorKind::Full, message)
-            });
-        };
+        let permit = self.place()?;
         let model = Arc::clone(&self.model);
         let encode = move || (model.encode(prompt), permit);
         let encoded = tokio::task::spawn_blocking(encode).await;
@@ -241,11 +376,16 @@ impl AnswerDesk {
     /// If the queue is full, the prompt is refused, or the engine has ended.
     pub(crate) async fn submit(
         &self,
-        order: GenerationOrder,
+        mut order: GenerationOrder,
         client: Option<ClientWatch>,
     ) -> Result<(RunningAnswer, usize), ApiError> {
         let arrived = Instant::now();
-        let shown = match order.tools.is_empty() {
+        if self.model.embedding.is_some() {
+            let message = "the model makes embeddings, and no texts; try /v1/embeddings";
+            return Err(ApiError::new(ErrorKind::Invalid, message));
+        }
+        let source = self.model.grammar_of(&mut order)?;
+        let shown = match order.tools.all.is_empty() {
             true => Vec::new(),
             false => {
                 let texts = self.model.tool_syntax()?.shown_texts();
@@ -253,6 +393,14 @@ impl AnswerDesk {
             }
         };
         let (tokens, permit) = self.encode(order.prompt).await?;
+        let (grammar, permit) = match source {
+            None => (None, permit),
+            Some(source) => {
+                let model = Arc::clone(&self.model);
+                let compiled = self.grammars.compile(model, source, permit).await?;
+                (Some(compiled.0), compiled.1)
+            }
+        };
         let prompt = tokens.len();
         let left = (self.model.context as usize).saturating_sub(prompt);
         let (events, receiver) = unbounded_channel();
@@ -267,6 +415,7 @@ impl AnswerDesk {
             sampling: order.sampling,
             end_tokens,
             top: order.top,
+            grammar,
         };
         let route = AnswerRoute {
             stops: order.stops,
@@ -278,7 +427,8 @@ impl AnswerDesk {
         };
         let ended = |_| ApiError::new(ErrorKind::Unavailable, "the engine has ended");
         let submission = AnswerSubmission { request, route };
-        self.submissions.send(submission).map_err(ended)?;
+        let call = EngineSubmission::Answer(Box::new(submission));
+        self.submissions.send(call).map_err(ended)?;
         let mut answer = RunningAnswer {
             events: receiver,
             deadline: Box::pin(sleep_until((arrived + self.time_out).into())),

@@ -4,9 +4,30 @@ use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use crate::client_watch::ClientWatch;
-use crate::token_engine::{TokenChance, TokenRequest};
+use crate::token_engine::{EmbedError, TokenChance, TokenRequest};
+
+/// What is sent to the thread of the engine.
+#[derive(Debug)]
+pub(crate) enum EngineSubmission {
+    Answer(Box<AnswerSubmission>),
+    Embed(EmbedSubmission),
+}
+
+/// Texts on their way to the engine.
+#[derive(Debug)]
+pub(crate) struct EmbedSubmission {
+    /// Their tokens.
+    pub(crate) texts: Vec<Vec<u32>>,
+    pub(crate) arrived: Instant,
+    /// Where the vectors go.
+    pub(crate) reply: oneshot::Sender<Result<Vec<Vec<f32>>, EmbedError>>,
+    pub(crate) client: Option<ClientWatch>,
+    /// Its place in the queue.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
 
 /// A request on its way to the engine.
 #[derive(Debug)]

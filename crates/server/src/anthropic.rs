@@ -1,131 +1,13 @@
-//! Anthropic's messages.
+//! Anthropic's form of answers.
 
 use std::sync::Arc;
 
-use fercuda_tokenizer::{ChatRequest, ChatValue};
 use serde_json::{Value, json};
 
 use crate::answer::{AnswerFormat, ServedModel};
 use crate::answer_event::{AnswerEnd, AnswerReason, AnswerToken};
 use crate::api_error::ApiError;
-use crate::members::RequestMembers;
-use crate::openai_request::content_text;
-use crate::order::{GenerationOrder, OrderPrompt, number_within, refuse, stop_texts, token_count};
-use crate::token_engine::TokenSampling;
-
-/// A request for a message.
-#[derive(Debug)]
-pub(crate) struct MessagesRequest {
-    pub(crate) model: Option<String>,
-    body: RequestMembers,
-}
-
-impl MessagesRequest {
-    /// Reads a body; its members are checked when they are taken.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn read(body: &[u8]) -> Result<MessagesRequest, ApiError> {
-        let mut body = RequestMembers::of_body(body)?;
-        let model = body.text("model")?;
-        Ok(MessagesRequest { model, body })
-    }
-
-    /// Whether the answer is sent as it comes.
-    ///
-    /// # Errors
-    /// If that is no truth value.
-    pub(crate) fn take_stream(&mut self) -> Result<bool, ApiError> {
-        Ok(self.body.truth("stream")?.unwrap_or(false))
-    }
-
-    /// The conversation.
-    ///
-    /// # Errors
-    /// Which member is wrong.
-    pub(crate) fn take_prompt(&mut self) -> Result<OrderPrompt, ApiError> {
-        let body = &mut self.body;
-        let tools = body.list("tools")?.unwrap_or_default();
-        refuse("tools", !tools.is_empty(), "tools are")?;
-        let mut messages = Vec::new();
-        if let Some(system) = body.take("system") {
-            let text = content_text("system".to_owned(), system)?;
-            messages.push(ChatValue::message("system", &text));
-        }
-        let turns = body.list("messages")?.unwrap_or_default();
-        if turns.is_empty() {
-            return Err(ApiError::of("messages", "there is none"));
-        }
-        let mut last = "";
-        for (index, turn) in turns.into_iter().enumerate() {
-            let mut turn = RequestMembers::of_value(format!("messages[{index}]"), turn)?;
-            last = match turn.text("role")?.as_deref() {
-                Some("user") => "user",
-                Some("assistant") => "assistant",
-                other => {
-                    let shown: String = other.unwrap_or("nothing").chars().take(40).collect();
-                    let message = format!("a role of {shown:?}, not user or assistant");
-                    return Err(ApiError::of(turn.place("role"), message));
-                }
-            };
-            let place = turn.place("content");
-            let Some(content) = turn.take("content") else {
-                return Err(ApiError::of(place, "it is missing"));
-            };
-            messages.push(ChatValue::message(last, &content_text(place, content)?));
-        }
-        if last == "assistant" {
-            let message = "the last one is the assistant's; to go on with it is not supported";
-            return Err(ApiError::of("messages", message));
-        }
-        Ok(OrderPrompt::Chat(ChatRequest::new(messages)))
-    }
-
-    /// The order.
-    ///
-    /// # Errors
-    /// Which member is wrong.
-    pub(crate) fn into_order(mut self) -> Result<GenerationOrder, ApiError> {
-        // The adaptive one leaves it to the model.
-        if let Some(mut thinking) = self.body.object("thinking")? {
-            let kind = thinking.text("type")?.unwrap_or_default();
-            let is_free = kind == "disabled" || kind == "adaptive";
-            refuse("thinking", !is_free, "budgets of thinking are")?;
-        }
-        let config = self.body.object("output_config")?;
-        let has_format = self.body.take("output_format").is_some()
-            || config.is_some_and(|mut it| it.take("format").is_some());
-        refuse("output_config", has_format, "formats other than text are")?;
-        let prompt = self.take_prompt()?;
-        let body = &mut self.body;
-        let max_tokens = token_count("max_tokens", body.whole("max_tokens")?)?;
-        if max_tokens.is_none() {
-            return Err(ApiError::of("max_tokens", "it is missing"));
-        }
-        let top_k = body.whole("top_k")?.unwrap_or(0);
-        let Ok(top_k) = usize::try_from(top_k) else {
-            return Err(ApiError::of("top_k", format!("{top_k} is less than 0")));
-        };
-        let mut number =
-            |name, range, default| number_within(name, body.number(name)?, range, default);
-        let sampling = TokenSampling {
-            temperature: number("temperature", 0.0..=1.0, 1.0)?,
-            top_k,
-            top_p: number("top_p", 0.0..=1.0, 1.0)?,
-            ..TokenSampling::default()
-        };
-        Ok(GenerationOrder {
-            prompt,
-            max_tokens,
-            sampling,
-            stops: stop_texts("stop_sequences", body.texts("stop_sequences")?)?,
-            end_tokens: Vec::new(),
-            ignores_ends: false,
-            top: None,
-            tools: Vec::new(),
-        })
-    }
-}
+use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax};
 
 /// Anthropic's form of answers.
 #[derive(Debug)]
@@ -133,6 +15,11 @@ pub(crate) struct AnthropicFormat {
     pub(crate) model: Arc<ServedModel>,
     pub(crate) id: String,
     pub(crate) prompt: usize,
+    /// What takes calls of tools out of the text, if there are tools.
+    pub(crate) tools: Option<(ToolSyntax, ToolReader)>,
+    /// Number of the block of text that is open in a stream, and of the next block.
+    pub(crate) open_block: Option<usize>,
+    pub(crate) next_block: usize,
 }
 
 /// An event of a stream.
@@ -160,43 +47,148 @@ impl AnthropicFormat {
         })
     }
 
-    fn reason(end: &AnswerEnd) -> Value {
+    fn reason(&self, end: &AnswerEnd) -> Value {
         let (reason, text) = match &end.reason {
-            AnswerReason::Token => ("end_turn", None),
             AnswerReason::Length => ("max_tokens", None),
+            _ if self.calls() > 0 => ("tool_use", None),
+            AnswerReason::Token => ("end_turn", None),
             AnswerReason::Stop(text) => ("stop_sequence", Some(text)),
         };
         json!({ "stop_reason": reason, "stop_sequence": text })
     }
+
+    /// Number of calls of tools so far.
+    fn calls(&self) -> usize {
+        self.tools.as_ref().map_or(0, |(_, reader)| reader.calls())
+    }
+
+    /// The block of a call, with this input.
+    fn call_block(&self, index: usize, call: &ToolCall, input: Value) -> Value {
+        let number = self.id.trim_start_matches("msg_");
+        json!({
+            "type": "tool_use", "id": format!("toolu_{number}{index}"), "name": call.name,
+            "input": input,
+        })
+    }
+
+    /// The event that begins a block.
+    fn start_block(&mut self, block: &Value) -> (usize, String) {
+        let index = self.next_block;
+        self.next_block += 1;
+        let begin = json!({ "index": index, "content_block": block });
+        (index, event("content_block_start", begin))
+    }
+
+    /// Ends the block of text, if one is open.
+    fn close_block(&mut self) -> String {
+        match self.open_block.take() {
+            Some(index) => event("content_block_stop", json!({ "index": index })),
+            None => String::new(),
+        }
+    }
+
+    fn text_events(&mut self, text: &str) -> String {
+        let mut events = String::new();
+        let index = match self.open_block {
+            Some(index) => index,
+            None => {
+                let (index, begin) = self.start_block(&json!({ "type": "text", "text": "" }));
+                events.push_str(&begin);
+                self.open_block = Some(index);
+                index
+            }
+        };
+        let delta = json!({ "type": "text_delta", "text": text });
+        events
+            + &event(
+                "content_block_delta",
+                json!({ "index": index, "delta": delta }),
+            )
+    }
+
+    /// Events of parts of an answer, of which the first call has this number.
+    fn part_events(&mut self, parts: Vec<ToolPart>, first: usize) -> String {
+        let (mut events, mut number) = (String::new(), first);
+        for part in parts {
+            match part {
+                ToolPart::Text(text) => events.push_str(&self.text_events(&text)),
+                ToolPart::Call(call) => {
+                    events.push_str(&self.close_block());
+                    let block = self.call_block(number, &call, json!({}));
+                    let (index, begin) = self.start_block(&block);
+                    let delta =
+                        json!({ "type": "input_json_delta", "partial_json": call.arguments });
+                    let delta = json!({ "index": index, "delta": delta });
+                    events.push_str(&begin);
+                    events.push_str(&event("content_block_delta", delta));
+                    events.push_str(&event("content_block_stop", json!({ "index": index })));
+                    number += 1;
+                }
+            }
+        }
+        events
+    }
 }
 
 impl AnswerFormat for AnthropicFormat {
-    fn whole(&self, text: &str, _: &[AnswerToken], end: &AnswerEnd) -> Value {
-        let content = json!([{ "type": "text", "text": text }]);
+    fn whole(&mut self, text: &str, _: &[AnswerToken], end: &AnswerEnd) -> Value {
         let usage = self.usage(end.generated, end.cached);
-        self.message(&content, &Self::reason(end), &usage)
+        let parts = match &mut self.tools {
+            None => vec![ToolPart::Text(text.to_owned())],
+            Some((_, reader)) => {
+                let mut parts = reader.push(text);
+                parts.extend(reader.finish());
+                parts
+            }
+        };
+        let (mut blocks, mut said, mut calls) = (Vec::new(), String::new(), 0);
+        for part in parts {
+            match part {
+                ToolPart::Text(text) => said.push_str(&text),
+                ToolPart::Call(call) => {
+                    let input = serde_json::from_str(&call.arguments).unwrap_or(json!({}));
+                    blocks.push(self.call_block(calls, &call, input));
+                    calls += 1;
+                }
+            }
+        }
+        // Texts between calls are one, as in a stream of them it is before the first.
+        if calls == 0 || !said.trim().is_empty() {
+            blocks.insert(0, json!({ "type": "text", "text": said }));
+        }
+        self.message(&blocks.into(), &self.reason(end), &usage)
     }
 
     fn begin(&mut self) -> String {
         let message = self.message(&json!([]), &Value::Null, &self.usage(0, None));
-        let block = json!({ "index": 0, "content_block": { "type": "text", "text": "" } });
-        event("message_start", json!({ "message": message })) + &event("content_block_start", block)
+        let begin = event("message_start", json!({ "message": message }));
+        if self.tools.is_some() {
+            return begin;
+        }
+        let (index, block) = self.start_block(&json!({ "type": "text", "text": "" }));
+        self.open_block = Some(index);
+        begin + &block
     }
 
     fn part(&mut self, text: &str, _: &[AnswerToken]) -> String {
-        let delta = json!({ "type": "text_delta", "text": text });
-        event("content_block_delta", json!({ "index": 0, "delta": delta }))
+        let Some((_, reader)) = &mut self.tools else {
+            return self.text_events(text);
+        };
+        let (first, parts) = (reader.calls(), reader.push(text));
+        self.part_events(parts, first)
     }
 
     fn end(&mut self, end: &AnswerEnd) -> String {
-        let delta = Self::reason(end);
+        let mut events = String::new();
+        if let Some((_, reader)) = &mut self.tools {
+            let (first, parts) = (reader.calls(), reader.finish());
+            events = self.part_events(parts, first);
+        }
+        events.push_str(&self.close_block());
+        let delta = self.reason(end);
         let usage = self.usage(end.generated, end.cached);
-        let events = [
-            event("content_block_stop", json!({ "index": 0 })),
-            event("message_delta", json!({ "delta": delta, "usage": usage })),
-            event("message_stop", json!({})),
-        ];
-        events.concat()
+        let last = json!({ "delta": delta, "usage": usage });
+        events + &event("message_delta", last) + &event("message_stop", json!({}))
     }
 
     fn failure(&mut self, error: &ApiError) -> String {

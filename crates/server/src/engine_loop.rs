@@ -13,11 +13,16 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answer_event::{
-    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken, STEP_FAILED,
+    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken,
+    EmbedSubmission, EngineSubmission, STEP_FAILED,
 };
 use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
-use crate::token_engine::{GeneratedToken, TokenEngine, TokenFinish};
+use crate::token_engine::{EmbedError, GeneratedToken, TokenEngine, TokenFinish};
+
+/// What clients are given where a grammar leads nowhere.
+const GRAMMAR_STUCK: &str = "the grammar cannot be followed further: no token of the model fits, \
+                             or it needs too many states; try a simpler one";
 
 /// A request that the engine has.
 struct ActiveAnswer<'t> {
@@ -99,8 +104,8 @@ impl<'t> ActiveAnswer<'t> {
             (None, Some(finish)) => {
                 decided.push_str(&self.matcher.finish());
                 Some(match finish {
-                    TokenFinish::End => AnswerReason::Token,
-                    TokenFinish::Length | TokenFinish::Failed => AnswerReason::Length,
+                    TokenFinish::End | TokenFinish::GrammarEnd => AnswerReason::Token,
+                    _ => AnswerReason::Length,
                 })
             }
             (None, None) => None,
@@ -165,17 +170,17 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
     }
 
     /// Runs until no more submissions can come and none is left.
-    pub(crate) fn run(&mut self, submissions: &Receiver<AnswerSubmission>) {
+    pub(crate) fn run(&mut self, submissions: &Receiver<EngineSubmission>) {
         loop {
             if self.active.is_empty() {
                 self.metrics.set_load(self.engine.figures());
                 match submissions.recv() {
-                    Ok(submission) => self.submit(submission),
+                    Ok(call) => self.take_call(call),
                     Err(_) => return,
                 }
             }
-            for submission in submissions.try_iter() {
-                self.submit(submission);
+            for call in submissions.try_iter() {
+                self.take_call(call);
             }
             self.cancel_gone();
             self.metrics.set_load(self.engine.figures());
@@ -183,6 +188,51 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
                 self.step();
             }
         }
+    }
+
+    fn take_call(&mut self, call: EngineSubmission) {
+        match call {
+            EngineSubmission::Answer(submission) => self.submit(*submission),
+            EngineSubmission::Embed(submission) => self.embed(submission),
+        }
+    }
+
+    /// Computes vectors, if the client is still there.
+    fn embed(&mut self, submission: EmbedSubmission) {
+        let EmbedSubmission {
+            texts,
+            arrived,
+            reply,
+            client,
+            permit,
+        } = submission;
+        let metrics = self.metrics;
+        if reply.is_closed() || client.is_some_and(|it| it.is_gone()) {
+            metrics.aborted.fetch_add(1, Relaxed);
+            return;
+        }
+        let vectors = self.engine.embed(&texts);
+        let ended = match &vectors {
+            Ok(_) => {
+                let tokens = texts.iter().map(|it| it.len() as u64).sum();
+                metrics.prompt_tokens.fetch_add(tokens, Relaxed);
+                metrics.whole.observe(arrived.elapsed());
+                metrics.set_failed(false);
+                Some(&metrics.stopped)
+            }
+            Err(EmbedError::Failed(_)) => {
+                metrics.set_failed(true);
+                Some(&metrics.failed)
+            }
+            Err(EmbedError::Refused(_)) => None,
+        };
+        if let Some(ended) = ended {
+            ended.fetch_add(1, Relaxed);
+        }
+        // Before the answer, so that a client that has it finds a place.
+        drop(permit);
+        // A client that has gone gets none.
+        reply.send(vectors).unwrap_or_default();
     }
 
     fn submit(&mut self, submission: AnswerSubmission) {
@@ -241,10 +291,14 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
     /// Passes a token on to its request.
     fn take(&mut self, chosen: GeneratedToken<E::Id>) {
         let (id, cached) = (chosen.request, chosen.cached_tokens);
-        if chosen.finished == Some(TokenFinish::Failed) {
+        let failure = match chosen.finished {
+            Some(TokenFinish::Failed) => Some("the model computes what are no numbers"),
+            Some(TokenFinish::GrammarStuck) => Some(GRAMMAR_STUCK),
+            _ => None,
+        };
+        if let Some(reason) = failure {
             if let Some(answer) = self.active.remove(&id) {
                 self.metrics.failed.fetch_add(1, Relaxed);
-                let reason = "the model computes what are no numbers";
                 answer.send(AnswerEvent::Failed(reason));
             }
             return;

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::answer::{AnswerFormat, ServedModel};
 use crate::answer_event::{AnswerEnd, AnswerReason, AnswerToken};
 use crate::api_error::ApiError;
-use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax};
+use crate::token_logs::{finite, shown_token};
+use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax, call_id};
 
 /// OpenAI's form of answers.
 #[derive(Debug)]
@@ -28,16 +29,9 @@ pub(crate) struct OpenaiFormat {
     pub(crate) tools: Option<(ToolSyntax, ToolReader)>,
 }
 
-/// A logarithm as JSON has it, which has no infinity.
-fn finite(log: f32) -> f32 {
-    if log.is_finite() { log } else { -9999.0 }
-}
-
 impl OpenaiFormat {
-    /// A token's text, and its bytes.
     fn shown(&self, token: u32) -> (String, Vec<u8>) {
-        let bytes = self.model.tokenizer.token_bytes(token);
-        (String::from_utf8_lossy(&bytes).into_owned(), bytes)
+        shown_token(&self.model.tokenizer, token)
     }
 
     fn logprobs(&self, tokens: &[AnswerToken], mut offset: usize) -> Value {
@@ -124,14 +118,8 @@ impl OpenaiFormat {
             .skip_while(|it| *it != '-')
             .skip(1)
             .collect();
-        match &self.tools {
-            // Templates of these models want nine letters or digits.
-            Some((ToolSyntax::Mistral, _)) => {
-                let tail: String = number.chars().take(6).collect();
-                format!("{tail:0>6}{:03}", index % 1000)
-            }
-            _ => format!("call_{number}{index}"),
-        }
+        let syntax = self.tools.as_ref().map(|it| it.0);
+        call_id(syntax, &number, index)
     }
 
     fn call_value(&self, index: usize, call: &ToolCall) -> Value {
@@ -225,7 +213,7 @@ impl OpenaiFormat {
 }
 
 impl AnswerFormat for OpenaiFormat {
-    fn whole(&self, text: &str, tokens: &[AnswerToken], end: &AnswerEnd) -> Value {
+    fn whole(&mut self, text: &str, tokens: &[AnswerToken], end: &AnswerEnd) -> Value {
         let mut choice = json!({ "index": 0, "logprobs": self.logprobs(tokens, 0) });
         let mut reason = self.reason(end);
         let object = match self.is_chat {

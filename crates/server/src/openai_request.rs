@@ -5,10 +5,11 @@
 use fercuda_tokenizer::{ChatRequest, ChatValue};
 
 use crate::api_error::ApiError;
+use crate::grammar_request::{any_arguments, read_grammar};
 use crate::members::{RequestMembers, tokens_of, wrong_type};
 use crate::order::{
-    GenerationOrder, MOST_TOP, OrderPrompt, is_plain, number_within, refuse, stop_texts,
-    token_count,
+    ForcedTool, GenerationOrder, MOST_TOP, OrderPrompt, ToolOrder, ToolShape, is_plain,
+    number_within, refuse, stop_texts, token_count,
 };
 use crate::token_engine::TokenSampling;
 use crate::tool_syntax::name_of_tool;
@@ -18,7 +19,7 @@ const COMPLETION_TOKENS: usize = 16;
 /// Most tokens that end an answer.
 const END_TOKENS: usize = 64;
 /// Most tools of a request.
-const TOOLS: usize = 512;
+pub(crate) const TOOLS: usize = 512;
 
 /// A request, read.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ enum NeutralValue {
 
 /// Members of either request that would change an answer, here and in servers that others use,
 /// with what asks for nothing.
-const UNSUPPORTED: [(&str, NeutralValue, &str); 42] = [
+const UNSUPPORTED: [(&str, NeutralValue, &str); 34] = [
     ("n", NeutralValue::Number(1.0), "other than one choice is"),
     (
         "best_of",
@@ -68,22 +69,6 @@ const UNSUPPORTED: [(&str, NeutralValue, &str); 42] = [
         NeutralValue::Empty,
         "to go on with a message is",
     ),
-    ("guided_json", NeutralValue::Empty, "guided answers are"),
-    ("guided_regex", NeutralValue::Empty, "guided answers are"),
-    ("guided_choice", NeutralValue::Empty, "guided answers are"),
-    ("guided_grammar", NeutralValue::Empty, "guided answers are"),
-    (
-        "guided_whitespace_pattern",
-        NeutralValue::Empty,
-        "guided answers are",
-    ),
-    (
-        "structured_outputs",
-        NeutralValue::Empty,
-        "guided answers are",
-    ),
-    ("grammar", NeutralValue::Empty, "guided answers are"),
-    ("json_schema", NeutralValue::Empty, "guided answers are"),
     (
         "min_tokens",
         NeutralValue::Number(0.0),
@@ -194,23 +179,25 @@ fn refuse_unsupported(body: &mut RequestMembers) -> Result<(), ApiError> {
         let asks = body.take(name).is_some_and(|value| !neutral.is(&value));
         refuse(name, asks, what)?;
     }
-    if let Some(mut format) = body.object("response_format")? {
-        let kind = format.text("type")?;
-        let is_other = kind.is_some_and(|it| it != "text");
-        refuse("response_format", is_other, "formats other than text are")?;
-    }
     let modalities = body.texts("modalities")?.unwrap_or_default();
     let is_other = modalities.iter().any(|it| it != "text");
     refuse("modalities", is_other, "modalities other than text are")
 }
 
 /// A number of tokens to show beside chosen ones.
-fn top_count(name: &'static str, count: i64) -> Result<usize, ApiError> {
+///
+/// # Errors
+/// If it is too large.
+pub(crate) fn top_count(name: &'static str, count: i64) -> Result<usize, ApiError> {
     let top = usize::try_from(count).ok().filter(|it| *it <= MOST_TOP);
     top.ok_or_else(|| ApiError::of(name, format!("{count} is not between 0 and {MOST_TOP}")))
 }
 
-fn sampling(body: &mut RequestMembers) -> Result<TokenSampling, ApiError> {
+/// How tokens are chosen.
+///
+/// # Errors
+/// Which member is wrong.
+pub(crate) fn sampling(body: &mut RequestMembers) -> Result<TokenSampling, ApiError> {
     let top_k = body.whole("top_k")?.unwrap_or(0);
     // All of them are also written as -1.
     let Ok(top_k) = usize::try_from(if top_k == -1 { 0 } else { top_k }) else {
@@ -257,7 +244,8 @@ fn read_both(
         end_tokens,
         ignores_ends: body.truth("ignore_eos")?.unwrap_or(false),
         top,
-        tools: Vec::new(),
+        tools: ToolOrder::default(),
+        grammar: read_grammar(&mut body)?,
     };
     Ok(OpenaiRequest {
         model: body.text("model")?,
@@ -371,8 +359,9 @@ fn message_value(place: String, value: ChatValue) -> Result<ChatValue, ApiError>
 }
 
 /// The tools that the model may call.
-fn read_tools(body: &mut RequestMembers) -> Result<Vec<ChatValue>, ApiError> {
+fn read_tools(body: &mut RequestMembers) -> Result<(Vec<ChatValue>, ToolOrder), ApiError> {
     let tools = body.list("tools")?.unwrap_or_default();
+    let is_parallel = body.truth("parallel_tool_calls")?;
     let choice = body.take("tool_choice");
     if tools.len() > TOOLS {
         let message = format!("{} tools, more than {TOOLS}", tools.len());
@@ -384,15 +373,38 @@ fn read_tools(body: &mut RequestMembers) -> Result<Vec<ChatValue>, ApiError> {
             return Err(ApiError::of(format!("tools[{index}]"), message));
         }
     }
-    match choice {
-        None => Ok(tools),
-        Some(ChatValue::Text(choice)) if choice == "auto" => Ok(tools),
-        Some(ChatValue::Text(choice)) if choice == "none" => Ok(Vec::new()),
-        Some(_) => {
-            let message = "only \"auto\" and \"none\" are supported";
-            Err(ApiError::of("tool_choice", message))
+    let forced = match choice {
+        None => None,
+        Some(ChatValue::Text(choice)) if choice == "auto" => None,
+        Some(ChatValue::Text(choice)) if choice == "none" => {
+            return Ok((Vec::new(), ToolOrder::default()));
         }
-    }
+        Some(ChatValue::Text(choice)) if choice == "required" => Some(ForcedTool::Any),
+        Some(choice) => match name_of_tool(&choice) {
+            Some(name) => Some(ForcedTool::Named(name.to_owned())),
+            None => {
+                let message = "it is not \"auto\", \"none\", \"required\" or a function's name";
+                return Err(ApiError::of("tool_choice", message));
+            }
+        },
+    };
+    let order = ToolOrder {
+        all: tools.iter().filter_map(tool_shape).collect(),
+        forced,
+        is_single: !is_parallel.unwrap_or(true),
+    };
+    order.check_forced()?;
+    Ok((tools, order))
+}
+
+/// A tool's name and the schema of its arguments.
+fn tool_shape(tool: &ChatValue) -> Option<ToolShape> {
+    let parameters = tool.get("function")?.get("parameters");
+    let parameters = parameters.filter(|it| **it != ChatValue::Null);
+    Some(ToolShape {
+        name: name_of_tool(tool)?.to_owned(),
+        parameters: parameters.map_or_else(any_arguments, ChatValue::to_json),
+    })
 }
 
 /// Variables of the template.
@@ -452,19 +464,17 @@ pub(crate) fn read_chat(body: &[u8]) -> Result<OpenaiRequest, ApiError> {
         .collect();
     let most = body.whole("max_completion_tokens")?;
     let most = token_count("max_completion_tokens", most)?;
-    let tools = read_tools(&mut body)?;
+    let (tools, order) = read_tools(&mut body)?;
     let mut chat = ChatRequest::new(messages?);
     chat.variables = read_variables(&mut body)?;
     chat.documents = body.list("documents")?.filter(|it| !it.is_empty());
     if !chat.documents.iter().flatten().all(is_plain) {
         return Err(ApiError::of("documents", "types with signs"));
     }
-    let names = tools.iter().filter_map(name_of_tool).map(str::to_owned);
-    let names: Vec<String> = names.collect();
     chat.tools = Some(tools).filter(|it| !it.is_empty());
     let mut request = read_both(body, OrderPrompt::Chat(chat), top)?;
     request.order.max_tokens = most.or(request.order.max_tokens);
-    request.order.tools = names;
+    request.order.tools = order;
     Ok(request)
 }
 

@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use fercuda_grammar::GrammarSource;
 use fercuda_tokenizer::{ChatRequest, ChatValue};
+use serde_json::Value;
 
 use crate::api_error::ApiError;
 use crate::token_engine::TokenSampling;
@@ -35,8 +37,63 @@ pub(crate) struct GenerationOrder {
     pub(crate) ignores_ends: bool,
     /// Number of tokens that are shown beside each chosen one; `None` for no tokens at all.
     pub(crate) top: Option<usize>,
-    /// Names of the tools that the model may call.
-    pub(crate) tools: Vec<String>,
+    /// Tools that the model may call.
+    pub(crate) tools: ToolOrder,
+    /// What the answer follows, if anything, with the member that says so.
+    pub(crate) grammar: Option<(&'static str, GrammarSource)>,
+}
+
+/// A tool that a model may call.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolShape {
+    pub(crate) name: String,
+    /// JSON schema of its arguments.
+    pub(crate) parameters: Value,
+}
+
+/// Tools of an order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ToolOrder {
+    pub(crate) all: Vec<ToolShape>,
+    /// Whether one has to be called: any, or the one of this name.
+    pub(crate) forced: Option<ForcedTool>,
+    /// Whether one call at most is made.
+    pub(crate) is_single: bool,
+}
+
+/// Which tool has to be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ForcedTool {
+    Any,
+    Named(String),
+}
+
+impl ToolOrder {
+    /// Names of all.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.all.iter().map(|it| it.name.clone()).collect()
+    }
+
+    /// Compares what is forced with what there is.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub(crate) fn check_forced(&self) -> Result<(), ApiError> {
+        match &self.forced {
+            None => Ok(()),
+            Some(_) if self.all.is_empty() => Err(ApiError::of(
+                "tool_choice",
+                "there are no tools to choose from",
+            )),
+            Some(ForcedTool::Any) => Ok(()),
+            Some(ForcedTool::Named(name)) if self.all.iter().any(|it| it.name == *name) => Ok(()),
+            Some(ForcedTool::Named(name)) => {
+                let shown: String = name.chars().take(100).collect();
+                let message = format!("no tool has the name {shown:?}");
+                Err(ApiError::of("tool_choice", message))
+            }
+        }
+    }
 }
 
 /// A number within a range.

@@ -22,6 +22,7 @@ use crate::answer::{AnswerDesk, ServedModel};
 use crate::client_watch::ClientWatch;
 use crate::connection::{ConnectionPatience, HealthReply, LimitedListener, WatchedConnection};
 use crate::engine_loop::EngineLoop;
+use crate::grammars::GrammarDesk;
 use crate::metrics::ServerMetrics;
 use crate::service::{AnswerNumbers, Service, router};
 use crate::token_engine::TokenEngine;
@@ -186,6 +187,7 @@ impl Server {
             places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             submissions,
             time_out: config.time_out,
+            grammars: GrammarDesk::new(),
         };
         let service = Service {
             desk,
@@ -195,6 +197,7 @@ impl Server {
             checks_host: config.api_key.is_none() && self.address.ip().is_loopback(),
             stops: Arc::clone(&self.stop.stops),
             numbers: AnswerNumbers::default(),
+            responses: Arc::default(),
         };
         let name = "fercuda-http".to_owned();
         let http = std::thread::Builder::new().name(name);

@@ -20,14 +20,18 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use crate::answer::{AnswerDesk, AnswerFormat, RunningAnswer};
-use crate::anthropic::{AnthropicFormat, MessagesRequest};
+use crate::anthropic::AnthropicFormat;
+use crate::anthropic_request::MessagesRequest;
 use crate::api_error::{ApiError, ErrorKind};
 use crate::client_watch::ClientWatch;
+use crate::embeddings::read_embeddings;
 use crate::openai::OpenaiFormat;
 use crate::openai_request::{OpenaiRequest, read_chat, read_completion};
 use crate::order::refuse;
+use crate::response_store::ResponseStore;
+use crate::responses::{ResponseOutput, ResponsesFormat};
+use crate::responses_request::read_responses;
 use crate::stream::EventStream;
-use crate::tool_syntax::ToolReader;
 
 const PAGE: &str = include_str!("page.html");
 /// What a browser may do on the page: nothing but talk with this server.
@@ -46,6 +50,7 @@ pub(crate) struct Service {
     /// Set when no more requests are taken.
     pub(crate) stops: Arc<AtomicBool>,
     pub(crate) numbers: AnswerNumbers,
+    pub(crate) responses: Arc<ResponseStore>,
 }
 
 /// Names of answers, no two alike, which cannot be guessed.
@@ -173,7 +178,7 @@ impl Service {
     async fn respond(
         &self,
         answer: RunningAnswer,
-        format: impl AnswerFormat,
+        mut format: impl AnswerFormat,
         is_stream: bool,
     ) -> Result<Response, ApiError> {
         if !is_stream {
@@ -211,13 +216,7 @@ impl Service {
         model.check_name(request.model.as_deref())?;
         let order = request.order;
         let shows_tokens = order.top.is_some();
-        let tools = match order.tools.is_empty() {
-            true => None,
-            false => {
-                let syntax = model.tool_syntax()?;
-                Some((syntax, ToolReader::new(syntax, order.tools.clone())))
-            }
-        };
+        let tools = model.tool_reader(&order.tools)?;
         let (answer, prompt) = self.desk.submit(order, client).await?;
         let format = OpenaiFormat {
             model,
@@ -233,17 +232,90 @@ impl Service {
         self.respond(answer, format, request.is_stream).await
     }
 
+    async fn embed(&self, request: Request) -> Result<Response, ApiError> {
+        let client = client_of(&request);
+        let model = Arc::clone(&self.desk.model);
+        let request = read_embeddings(&self.body(request).await?, model.embedding)?;
+        model.check_name(request.model.as_deref())?;
+        let shape = request.shape();
+        let (vectors, tokens) = self.desk.embed(request.inputs, client).await?;
+        Ok(json_response(
+            200,
+            &shape.answer(&vectors, &model.name, tokens),
+        ))
+    }
+
+    async fn respond_to(&self, request: Request) -> Result<Response, ApiError> {
+        let client = client_of(&request);
+        let mut request = read_responses(&self.body(request).await?)?;
+        let model = Arc::clone(&self.desk.model);
+        model.check_name(request.model.as_deref())?;
+        let before = match &request.previous {
+            None => Vec::new(),
+            Some(id) => match self.responses.find(id) {
+                Some(stored) => stored.messages.clone(),
+                None => return Err(no_response("previous_response_id", id, ErrorKind::Invalid)),
+            },
+        };
+        let tools = model.tool_reader(&request.order.tools)?;
+        let store = request.is_stored.then(|| {
+            let messages = before.iter().chain(&request.messages).cloned();
+            (Arc::clone(&self.responses), messages.collect())
+        });
+        let (is_stream, shows_tokens) = (request.is_stream, request.order.top.is_some());
+        let shown = std::mem::take(&mut request.shown);
+        let order = request.into_order(&before);
+        let (answer, prompt) = self.desk.submit(order, client).await?;
+        let format = ResponsesFormat {
+            model,
+            number: self.numbers.id(""),
+            created: seconds_now(),
+            prompt,
+            shown,
+            shows_tokens,
+            tools,
+            store,
+            output: ResponseOutput::default(),
+        };
+        self.respond(answer, format, is_stream).await
+    }
+
+    /// A response that is kept.
+    fn response(&self, id: &str) -> Result<Response, ApiError> {
+        match self.responses.find(id) {
+            Some(stored) => Ok(json_response(200, &stored.response)),
+            None => Err(no_response("response_id", id, ErrorKind::NotFound)),
+        }
+    }
+
+    /// Forgets a response.
+    fn delete_response(&self, id: &str) -> Result<Response, ApiError> {
+        match self.responses.delete(id) {
+            true => {
+                let deleted = json!({ "id": id, "object": "response", "deleted": true });
+                Ok(json_response(200, &deleted))
+            }
+            false => Err(no_response("response_id", id, ErrorKind::NotFound)),
+        }
+    }
+
     async fn message(&self, request: Request) -> Result<Response, ApiError> {
         let client = client_of(&request);
         let mut body = MessagesRequest::read(&self.body(request).await?)?;
         self.desk.model.check_name(body.model.as_deref())?;
         refuse("model", body.model.is_none(), "requests without one are")?;
         let is_stream = body.take_stream()?;
-        let (answer, prompt) = self.desk.submit(body.into_order()?, client).await?;
+        let model = Arc::clone(&self.desk.model);
+        let order = body.into_order()?;
+        let tools = model.tool_reader(&order.tools)?;
+        let (answer, prompt) = self.desk.submit(order, client).await?;
         let format = AnthropicFormat {
-            model: Arc::clone(&self.desk.model),
+            model,
             id: self.numbers.id("msg_"),
             prompt,
+            tools,
+            open_block: None,
+            next_block: 0,
         };
         self.respond(answer, format, is_stream).await
     }
@@ -251,7 +323,8 @@ impl Service {
     async fn count(&self, request: Request) -> Result<Response, ApiError> {
         let mut body = MessagesRequest::read(&self.body(request).await?)?;
         self.desk.model.check_name(body.model.as_deref())?;
-        let (tokens, _) = self.desk.encode(body.take_prompt()?).await?;
+        let (prompt, _) = body.take_prompt()?;
+        let (tokens, _) = self.desk.encode(prompt).await?;
         Ok(json_response(200, &json!({ "input_tokens": tokens.len() })))
     }
 
@@ -328,6 +401,16 @@ async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, ApiError> {
     Ok(all)
 }
 
+/// An error of a response that is not kept.
+fn no_response(member: &'static str, id: &str, kind: ErrorKind) -> ApiError {
+    let shown: String = id.chars().take(100).collect();
+    let message = format!("no response {shown:?} is kept; the oldest ones are forgotten");
+    ApiError {
+        kind,
+        ..ApiError::of(member, message)
+    }
+}
+
 /// What knows whether the client of a request is there.
 fn client_of(request: &Request) -> Option<ClientWatch> {
     request.extensions().get::<ClientWatch>().cloned()
@@ -343,6 +426,27 @@ async fn chat(State(service): Shared, request: Request) -> Response {
 
 async fn complete(State(service): Shared, request: Request) -> Response {
     or_error("/v1/completions", service.complete(request).await)
+}
+
+async fn embed(State(service): Shared, request: Request) -> Response {
+    or_error("/v1/embeddings", service.embed(request).await)
+}
+
+async fn respond_to(State(service): Shared, request: Request) -> Response {
+    or_error("/v1/responses", service.respond_to(request).await)
+}
+
+async fn response(State(service): Shared, id: Result<Path<String>, PathRejection>) -> Response {
+    let id = id.map_or_else(|_| "\u{fffd}".to_owned(), |Path(id)| id);
+    or_error("/v1/responses", service.response(&id))
+}
+
+async fn delete_response(
+    State(service): Shared,
+    id: Result<Path<String>, PathRejection>,
+) -> Response {
+    let id = id.map_or_else(|_| "\u{fffd}".to_owned(), |Path(id)| id);
+    or_error("/v1/responses", service.delete_response(&id))
 }
 
 async fn message(State(service): Shared, request: Request) -> Response {
@@ -394,8 +498,8 @@ async fn page() -> Response {
 }
 
 async fn unknown(uri: Uri) -> Response {
-    let message = "no such path; /v1/chat/completions, /v1/completions, /v1/messages, /v1/models, \
-                   /health and /metrics are there";
+    let message = "no such path; /v1/chat/completions, /v1/completions, /v1/responses, \
+                   /v1/embeddings, /v1/messages, /v1/models, /health and /metrics are there";
     error_response(uri.path(), &ApiError::new(ErrorKind::NotFound, message))
 }
 
@@ -416,6 +520,9 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/embeddings", post(embed))
+        .route("/v1/responses", post(respond_to))
+        .route("/v1/responses/{id}", get(response).delete(delete_response))
         .route("/v1/messages", post(message))
         .route("/v1/messages/count_tokens", post(count))
         .route("/v1/models", get(models))

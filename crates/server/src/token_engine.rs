@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
+use fercuda_grammar::TokenGrammar;
+
 /// How tokens of a request are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenSampling {
@@ -54,6 +56,8 @@ pub struct TokenRequest {
     /// Number of most likely tokens that are reported with each, and its own probability; `None`
     /// for neither.
     pub top: Option<usize>,
+    /// What the generated text follows, if anything.
+    pub grammar: Option<TokenGrammar>,
 }
 
 /// Why an engine has ended a request.
@@ -65,6 +69,10 @@ pub enum TokenFinish {
     Length,
     /// By a failure of this request alone. There is no token.
     Failed,
+    /// By its grammar, behind whose text nothing may follow. The token is of that text.
+    GrammarEnd,
+    /// By its grammar, which cannot be followed further. There is no token.
+    GrammarStuck,
 }
 
 /// A token with the logarithm of its probability.
@@ -86,6 +94,15 @@ pub struct GeneratedToken<Id> {
     pub cached_tokens: Option<usize>,
     /// Whether it is the last one, and why.
     pub finished: Option<TokenFinish>,
+}
+
+/// Why an engine has made no vectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EmbedError {
+    /// It can never make them of these texts, for their author.
+    Refused(String),
+    /// It has failed.
+    Failed(String),
 }
 
 /// How full an engine is.
@@ -123,6 +140,16 @@ pub trait TokenEngine {
     /// # Errors
     /// What has failed, of the engine and not of a request.
     fn step(&mut self) -> Result<Vec<GeneratedToken<Self::Id>>, String>;
+
+    /// Vectors of texts, of an engine that makes them; texts are tokens with those around them.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let count = texts.len();
+        let what = format!("{count} texts for a model that makes no embeddings");
+        Err(EmbedError::Refused(what))
+    }
 
     /// How full it is.
     fn figures(&self) -> EngineLoad;

@@ -271,6 +271,18 @@ fn mistral_calls(text: &str) -> Option<Vec<ToolCall>> {
     text.split(MISTRAL).map(call).collect()
 }
 
+/// The name of a call of the answer of this number, which no two calls share.
+pub(crate) fn call_id(syntax: Option<ToolSyntax>, number: &str, index: usize) -> String {
+    match syntax {
+        // Templates of these models want nine letters or digits.
+        Some(ToolSyntax::Mistral) => {
+            let tail: String = number.chars().take(6).collect();
+            format!("{tail:0>6}{:03}", index % 1000)
+        }
+        _ => format!("call_{number}{index}"),
+    }
+}
+
 /// The name of a tool that a request gives.
 pub(crate) fn name_of_tool(tool: &ChatValue) -> Option<&str> {
     let is_function = matches!(tool.get("type"), Some(ChatValue::Text(it)) if it == "function");

@@ -1099,6 +1099,53 @@ class ModelFiles:
         progress: Callable[[str, int, int], None] | None = None,
     ) -> LanguageModel:
         """Loads it onto a device."""
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it makes vectors of texts, and no texts."""
+    def load_embedder(
+        self,
+        runtime: Runtime,
+        session: str,
+        batch_tokens: int | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> TextEmbedder:
+        """Loads one that does onto a device."""
+
+@final
+class TextEmbedder:
+    """An encoder on a device: see `inference.EmbeddingModel`."""
+
+    @property
+    def name(self) -> str:
+        """That of its files."""
+    @property
+    def architecture(self) -> str:
+        """By its name in GGUF files."""
+    @property
+    def context(self) -> int:
+        """Positions of a text."""
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens."""
+    @property
+    def dimensions(self) -> int:
+        """Elements of a vector."""
+    @property
+    def session_name(self) -> str:
+        """Its tenant."""
+    @property
+    def held_bytes(self) -> int:
+        """Device memory that it holds."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+    def embed(self, texts: Sequence[Sequence[int]]) -> bytes:
+        """Vectors of texts, which are tokens, as f32, one behind the other."""
+    def close(self) -> None:
+        """Frees its memory."""
 
 class LanguageModel:
     """A model on a device: see `inference.LanguageModel`."""

@@ -194,6 +194,7 @@ impl MeasuredModel {
             sampler: SamplerConfig::default(),
             end_tokens: Vec::new(),
             top: None,
+            grammar: None,
         })?;
         Ok(())
     }

@@ -244,7 +244,8 @@ fn generate(
         return Ok(None);
     }
     let request = (tokens, args.max_tokens as usize);
-    let generated = model.generate(request, args.sampler.config(), interrupted, show)?;
+    let how = (args.sampler.config(), None);
+    let generated = model.generate(request, how, interrupted, show)?;
     Ok(Some(generated))
 }
 

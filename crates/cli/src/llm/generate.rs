@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use fercuda_llm::FinishReason;
+use fercuda_llm::{FinishReason, LlmError};
 use fercuda_tokenizer::Special;
 use serde::Serialize;
 
+use super::grammar_args::GrammarArgs;
 use super::{
     MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, show, wants_figures, watch_interrupts,
 };
@@ -26,6 +27,8 @@ Examples:
       --max-tokens 32
   fercuda generate owner/name:Q4_K_M --prompt 'Once upon a time'
   fercuda generate model.gguf --prompt - --temperature 0.8 --seed 1 < prompt.txt
+  fercuda generate model.gguf --prompt 'A person: ' --json-schema person.json
+  fercuda generate model.gguf --prompt 'Yes or no? ' --regex 'yes|no'
   fercuda generate model.gguf --prompt 'Once' --json | jq .tokens_per_second")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,6 +41,8 @@ pub(crate) struct Args {
     max_tokens: u32,
     #[command(flatten)]
     sampler: SamplerArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
     /// Texts of control tokens in the prompt, such as <|im_start|>, are those tokens.
     #[arg(long)]
     special: bool,
@@ -58,7 +63,11 @@ struct GeneratedReport<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let grammar = args.grammar.source()?;
     let prompt = match args.prompt.as_str() {
+        "-" if args.grammar.reads_stdin() => {
+            bail_usage!("standard input has the grammar, and no prompt\ntry: --prompt TEXT")
+        }
         "-" => {
             let text = read_stdin("a prompt", MOST_PROMPT)?;
             String::from_utf8_lossy(&text).into_owned()
@@ -85,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let prompt_tokens = tokens.len();
     let max_tokens = args.max_tokens as usize;
-    let config = args.sampler.config();
+    let config = (args.sampler.config(), model.compile(grammar.as_ref())?);
     let interrupted = watch_interrupts()?;
     let generated = model.generate((tokens, max_tokens), config, &interrupted, |text| {
         if !args.json {
@@ -96,9 +105,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let report = GeneratedReport {
             text: &generated.text,
             finish: match generated.finished {
-                Some(FinishReason::End) => "end",
+                Some(FinishReason::End | FinishReason::GrammarEnd) => "end",
                 Some(FinishReason::Length) => "length",
-                Some(FinishReason::Failed) => "failed",
+                Some(FinishReason::Failed | FinishReason::GrammarStuck) => "failed",
                 None => "interrupted",
             },
             prompt_tokens,
@@ -121,6 +130,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if generated.finished == Some(FinishReason::Failed) {
         anyhow::bail!("{NO_NUMBERS}");
+    }
+    if generated.finished == Some(FinishReason::GrammarStuck) {
+        return Err(LlmError::GrammarStuck.into());
     }
     if generated.finished.is_none() {
         let count = generated.tokens.len();

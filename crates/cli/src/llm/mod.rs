@@ -4,7 +4,9 @@
 
 pub(crate) mod bench;
 pub(crate) mod chat;
+pub(crate) mod embed;
 pub(crate) mod generate;
+mod grammar_args;
 pub(crate) mod perplexity;
 pub(crate) mod serve;
 
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use fercuda_grammar::TokenGrammar;
 use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{
     Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig, tenant_name,
@@ -172,9 +175,23 @@ impl ModelArgs {
 
     /// As [`ModelArgs::load`], with these options where the arguments say nothing.
     pub(crate) fn load_with(&self, options: EngineConfig) -> Result<LoadedModel> {
+        self.load_source(self.open()?, options)
+    }
+
+    /// Finds the model's files, and opens them.
+    pub(crate) fn open(&self) -> Result<ModelSource> {
+        let about = || format!("cannot load {}", self.model.display());
+        find(&self.model).with_context(about)
+    }
+
+    /// As [`ModelArgs::load_with`], of files that are open.
+    pub(crate) fn load_source(
+        &self,
+        source: ModelSource,
+        options: EngineConfig,
+    ) -> Result<LoadedModel> {
         let begun = Instant::now();
         let about = || format!("cannot load {}", self.model.display());
-        let source = find(&self.model).with_context(about)?;
         let runtime = Runtime::open(RuntimeConfig::default())?;
         let cached: Dtype = self.kv_type.parse()?;
         let template = source.chat_template();
@@ -249,7 +266,7 @@ impl LoadedModel {
     pub(crate) fn generate(
         &mut self,
         (tokens, max_tokens): (Vec<u32>, usize),
-        sampler: SamplerConfig,
+        (sampler, grammar): (SamplerConfig, Option<TokenGrammar>),
         interrupted: &AtomicBool,
         mut show: impl FnMut(&str),
     ) -> Result<Generated> {
@@ -260,6 +277,7 @@ impl LoadedModel {
             sampler,
             end_tokens: self.tokenizer.generation_ends().to_vec(),
             top: None,
+            grammar,
         };
         let begun = Instant::now();
         let mut first = Duration::ZERO;
@@ -278,8 +296,7 @@ impl LoadedModel {
             };
             for event in events.iter().filter(|event| event.request == id) {
                 finished = event.finished;
-                if finished == Some(FinishReason::Failed) {
-                    // Without a token.
+                if finished.is_some_and(|it| !it.has_token()) {
                     continue;
                 }
                 if all.is_empty() {

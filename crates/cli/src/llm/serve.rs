@@ -8,12 +8,14 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
+use fercuda_hub::ModelSource;
 use fercuda_llm::{
-    Engine, EngineConfig, FinishReason, GenerationRequest, RequestId, SamplerConfig,
+    Embedder, EncoderConfig, Engine, EngineConfig, FinishReason, GenerationRequest, LlmError,
+    RequestId, SamplerConfig,
 };
 use fercuda_server::{
-    EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop, TokenEngine,
-    TokenFinish, TokenRequest,
+    EmbedError, EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop,
+    TokenEngine, TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::Tokenizer;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -28,8 +30,9 @@ use crate::status::{ExitStatus, bail_usage};
 #[command(after_help = "\
 The address is written to standard output when the model has computed a token,
 and opens a page to chat in a browser. Paths: /v1/chat/completions,
-/v1/completions, /v1/messages, /v1/models, /health, /metrics. SIGTERM or Ctrl-C
-lets running requests end; a second one does not.
+/v1/completions, /v1/responses, /v1/messages, /v1/models, /health, /metrics; of
+a model that makes embeddings /v1/embeddings. SIGTERM or Ctrl-C lets running
+requests end; a second one does not.
 
 Examples:
   fercuda serve smollm2.gguf
@@ -115,6 +118,7 @@ impl TokenEngine for ServedEngine {
             sampler,
             end_tokens: request.end_tokens,
             top: request.top,
+            grammar: request.grammar,
         };
         self.0.add(request).map_err(|error| error.to_string())
     }
@@ -138,6 +142,8 @@ impl TokenEngine for ServedEngine {
                 FinishReason::End => TokenFinish::End,
                 FinishReason::Length => TokenFinish::Length,
                 FinishReason::Failed => TokenFinish::Failed,
+                FinishReason::GrammarEnd => TokenFinish::GrammarEnd,
+                FinishReason::GrammarStuck => TokenFinish::GrammarStuck,
             }),
         });
         Ok(chosen.collect())
@@ -152,6 +158,58 @@ impl TokenEngine for ServedEngine {
             blocks,
         }
     }
+}
+
+/// An embedder as servers drive one.
+struct ServedEmbedder(Embedder);
+
+impl TokenEngine for ServedEmbedder {
+    type Id = u64;
+
+    fn submit(&mut self, _: TokenRequest) -> Result<u64, String> {
+        Err("the model makes embeddings, and no texts".to_owned())
+    }
+
+    fn cancel(&mut self, _: u64) {}
+
+    fn step(&mut self) -> Result<Vec<GeneratedToken<u64>>, String> {
+        Ok(Vec::new())
+    }
+
+    fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.0.embed(texts).map_err(|error| match error {
+            LlmError::Request { .. } => EmbedError::Refused(error.to_string()),
+            error => {
+                alert!("texts have no vectors: {error}");
+                EmbedError::Failed(error.to_string())
+            }
+        })
+    }
+
+    fn figures(&self) -> EngineLoad {
+        EngineLoad::default()
+    }
+}
+
+/// Serves a model that makes embeddings.
+fn serve_embeddings(args: &Args, server: Server, source: ModelSource) -> Result<ExitCode> {
+    let mut loaded = args.model.load_embedder(source)?;
+    let about = "the model is loaded, but cannot be computed";
+    loaded.embedder.embed(&[vec![0]]).context(about)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let config = loaded.embedder.model();
+    let model = ServedModel {
+        name: args.name.clone().unwrap_or(loaded.name),
+        template: None,
+        tokenizer: loaded.tokenizer,
+        context: config.context,
+        created: now.map_or(0, |it| it.as_secs()),
+        embedding: Some(config.hidden),
+    };
+    stop_by_signals(server.stopper())?;
+    say!("{} at http://{}", model.name, server.address());
+    server.run(&mut ServedEmbedder(loaded.embedder), model)?;
+    Ok(ExitStatus::Success.into())
 }
 
 /// Stops the server at the first signal, and its requests at the second.
@@ -186,6 +244,7 @@ fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer) -> Result<()> {
         sampler: SamplerConfig::default(),
         end_tokens: Vec::new(),
         top: None,
+        grammar: None,
     };
     let about = "the model is loaded, but cannot be computed";
     let finished = engine.generate(request, |_| true).context(about)?;
@@ -226,12 +285,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     // Before the model is loaded, which takes long.
     let server = Server::bind(config)?;
-    let mut loaded = args.model.load_with(EngineConfig {
-        requests: args.parallel,
-        cache_tokens: args.cache_tokens,
-        kept_states: args.kept_states,
-        ..EngineConfig::default()
-    })?;
+    let source = args.model.open()?;
+    if EncoderConfig::is_encoder(&source.file) {
+        return serve_embeddings(args, server, source);
+    }
+    let mut loaded = args.model.load_source(
+        source,
+        EngineConfig {
+            requests: args.parallel,
+            cache_tokens: args.cache_tokens,
+            kept_states: args.kept_states,
+            ..EngineConfig::default()
+        },
+    )?;
     let template = match args.template.of(&mut loaded) {
         Ok(Some(template)) => Some(template),
         Ok(None) => {
@@ -251,6 +317,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         tokenizer: loaded.tokenizer,
         context: loaded.engine.context(),
         created: now.map_or(0, |it| it.as_secs()),
+        embedding: None,
     };
     stop_by_signals(server.stopper())?;
     say!("{} at http://{}", model.name, server.address());

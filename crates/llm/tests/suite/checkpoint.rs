@@ -13,7 +13,7 @@ use crate::engine::{config, hybrid, prompt, request, run, runtime, sizes};
 use crate::model::{TinyModel, TinySizes, TinyTensor};
 
 /// A tensor of a checkpoint: its name, type, shape and bytes.
-type FileTensor = (String, &'static str, Vec<usize>, Vec<u8>);
+pub(crate) type FileTensor = (String, &'static str, Vec<usize>, Vec<u8>);
 
 /// Name of a tensor there.
 fn name_there(name: &str) -> String {
@@ -72,7 +72,7 @@ fn in_halves(values: &[f32], width: usize, length: usize) -> Vec<f32> {
     all
 }
 
-fn encoded(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+pub(crate) fn encoded(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; values.len() * dtype.bytes() as usize];
     TensorType::Scalar(dtype)
         .encode(values, &mut bytes)
@@ -140,7 +140,7 @@ fn as_part_of_images(tensors: &mut Vec<FileTensor>) {
 }
 
 /// A safetensors file.
-fn safetensors(tensors: &[FileTensor]) -> Vec<u8> {
+pub(crate) fn safetensors(tensors: &[FileTensor]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, kind, shape, bytes) in tensors {
         let from = data.len();

@@ -177,6 +177,7 @@ pub(crate) fn request(tokens: &[u32], max_tokens: usize) -> GenerationRequest {
         sampler: SamplerConfig::default(),
         end_tokens: Vec::new(),
         top: Some(3),
+        grammar: None,
     }
 }
 
@@ -582,6 +583,7 @@ fn first_chances(file: Vec<u8>, config: &EngineConfig, tokens: &[u32]) -> HashMa
     let mut engine = Engine::load(runtime(), &file, config, |_, _| {}).unwrap();
     let request = GenerationRequest {
         top: Some(512),
+        grammar: None,
         ..request(tokens, 1)
     };
     let mut chances = HashMap::new();

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checkpoint;
+mod encoder;
 mod engine;
+mod grammar;
 mod model;
 mod recurrent;

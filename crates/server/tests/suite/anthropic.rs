@@ -84,7 +84,36 @@ fn errors_have_the_shape_of_the_api() {
         ("top_k", json!(-1), "less than 0"),
         ("thinking", json!({ "type": "enabled" }), "not supported"),
         ("output_config", json!({ "format": {} }), "not supported"),
-        ("tools", json!([{}]), "not supported"),
+        ("tools", json!([{}]), "it is missing"),
+        (
+            "tools",
+            json!([{ "type": "bash_20250124", "name": "bash" }]),
+            "not supported",
+        ),
+        (
+            "tools",
+            json!([{ "name": "f", "input_schema": 5 }]),
+            "no JSON schema",
+        ),
+        ("tool_choice", json!({ "type": "any" }), "no tools"),
+        ("tool_choice", json!({ "type": "some" }), "not auto"),
+        ("output_format", json!({ "type": "json_schema" }), "missing"),
+        (
+            "output_format",
+            json!({ "type": "json_schema", "schema": { "type": "objec" } }),
+            "Invalid type",
+        ),
+        (
+            "messages",
+            json!([{ "role": "user", "content": [{ "type": "image" }] }]),
+            "only text",
+        ),
+        (
+            "messages",
+            json!([{ "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "toolu_1", "content": "x" }] }]),
+            "toolu_1",
+        ),
         ("messages", json!([]), "there is none"),
         (
             "messages",

@@ -2,8 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod anthropic;
+mod embeddings;
+mod grammars;
 mod limits;
 mod openai;
+mod responses;
 mod support;
 mod tools;
 mod traffic;

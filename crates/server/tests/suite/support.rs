@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fercuda_grammar::TokenGrammar;
 use fercuda_server::{
-    EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerError, ServerStop,
-    TokenChance, TokenEngine, TokenFinish, TokenRequest,
+    EmbedError, EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerError,
+    ServerStop, TokenChance, TokenEngine, TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::Value;
@@ -40,6 +41,12 @@ pub(crate) struct EchoState {
     pub(crate) top: Vec<TokenChance>,
     /// Whether end tokens within the prompt end an answer.
     pub(crate) has_ends: bool,
+    /// Whether grammars lead nowhere.
+    pub(crate) sticks: bool,
+    /// Elements of vectors, of a server that makes them.
+    pub(crate) embedding: Option<u64>,
+    /// Texts of the last request for vectors.
+    pub(crate) texts: Vec<Vec<u32>>,
     /// Tokens that are the answer, if not the prompt.
     pub(crate) answer: Option<Vec<u32>>,
 }
@@ -89,6 +96,7 @@ impl TokenEngine for EchoEngine {
         let own_top = self.state().top.clone();
         let answer = self.state().answer.clone();
         let has_ends = self.state().has_ends;
+        let sticks = self.state().sticks;
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
@@ -100,6 +108,19 @@ impl TokenEngine for EchoEngine {
         for (id, (request, done)) in self.requests.iter_mut().take(4) {
             let prompt = answer.as_ref().unwrap_or(&request.tokens);
             let end = request.end_tokens.first().copied();
+            if let Some(grammar) = &mut request.grammar {
+                let wanted = prompt.get(*done).copied();
+                *done += 1;
+                let mut token = follow(grammar, wanted, *id, request.end_tokens.first().copied());
+                if sticks {
+                    token.finished = Some(TokenFinish::GrammarStuck);
+                }
+                token.finished = token
+                    .finished
+                    .or_else(|| (*done >= request.max_tokens).then_some(TokenFinish::Length));
+                chosen.push(token);
+                continue;
+            }
             let own = prompt[*done % prompt.len()];
             let is_stop = has_ends && request.end_tokens.contains(&own);
             let is_over = *done >= prompt.len() && !repeats && end.is_some() || is_stop;
@@ -134,6 +155,29 @@ impl TokenEngine for EchoEngine {
         Ok(chosen)
     }
 
+    /// Vectors whose elements are the sum of a text's tokens and the numbers behind it.
+    fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let (width, fails) = {
+            let mut state = self.state();
+            state.texts = texts.to_vec();
+            (
+                state.embedding.unwrap_or(0),
+                std::mem::take(&mut state.fails),
+            )
+        };
+        if fails {
+            return Err(EmbedError::Failed("the device is gone".to_owned()));
+        }
+        if texts.iter().flatten().any(|it| *it > 9000) {
+            return Err(EmbedError::Refused("a token of another model".to_owned()));
+        }
+        let vector = |text: &Vec<u32>| {
+            let sum: u32 = text.iter().sum();
+            (0..width).map(|at| (u64::from(sum) + at) as f32).collect()
+        };
+        Ok(texts.iter().map(vector).collect())
+    }
+
     fn figures(&self) -> EngineLoad {
         let running = self.requests.len().min(4);
         EngineLoad {
@@ -142,6 +186,43 @@ impl TokenEngine for EchoEngine {
             free_blocks: 8 - running,
             blocks: 8,
         }
+    }
+}
+
+/// The next token of a text that follows a grammar: the wanted one, if it may follow; else an end,
+/// or what ends a value of JSON soon.
+fn follow(
+    grammar: &mut TokenGrammar,
+    wanted: Option<u32>,
+    request: u64,
+    end: Option<u32>,
+) -> GeneratedToken<u64> {
+    let own = tokenizer();
+    let failed = |finished| GeneratedToken {
+        request,
+        token: 0,
+        log_probability: None,
+        top: Vec::new(),
+        cached_tokens: None,
+        finished: Some(finished),
+    };
+    let Ok(allowed) = grammar.allowed() else {
+        return failed(TokenFinish::GrammarStuck);
+    };
+    let byte = |byte: u8| (0..600).find(|it| own.token_bytes(*it) == [byte]);
+    let ends = ['"', '}', ']', '1', 'e'].map(|it| byte(it as u8));
+    let preferred = [wanted, end].into_iter().chain(ends).flatten();
+    let token = preferred.chain(0..600).find(|it| allowed.has(*it)).unwrap();
+    let finished = match (grammar.accept(token), Some(token) == end) {
+        (Ok(_), true) => Some(TokenFinish::End),
+        (Ok(true), _) => Some(TokenFinish::GrammarEnd),
+        (Ok(false), _) => None,
+        (Err(_), _) => return failed(TokenFinish::GrammarStuck),
+    };
+    GeneratedToken {
+        token,
+        finished,
+        ..failed(TokenFinish::End)
     }
 }
 
@@ -172,6 +253,21 @@ impl TestServer {
         template: &str,
         change: impl FnOnce(&mut ServerConfig),
     ) -> TestServer {
+        Self::serving(template, None, change)
+    }
+
+    /// One whose model makes vectors of so many elements.
+    pub(crate) fn embedding(elements: u64) -> TestServer {
+        let server = Self::serving(CHATML, Some(elements), |_| {});
+        server.state().embedding = Some(elements);
+        server
+    }
+
+    fn serving(
+        template: &str,
+        embedding: Option<u64>,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> TestServer {
         let mut config = ServerConfig::at((Ipv4Addr::LOCALHOST, 0).into());
         config.running = 4;
         change(&mut config);
@@ -190,6 +286,7 @@ impl TestServer {
             tokenizer,
             context: CONTEXT,
             created: 0,
+            embedding,
         };
         let thread = std::thread::spawn(move || server.run(&mut engine, model));
         TestServer {

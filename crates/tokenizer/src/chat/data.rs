@@ -50,6 +50,27 @@ impl ChatValue {
         }
     }
 
+    /// As JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            ChatValue::Null => serde_json::Value::Null,
+            ChatValue::Bool(it) => (*it).into(),
+            ChatValue::Int(it) => match (i64::try_from(*it), u64::try_from(*it)) {
+                (Ok(it), _) => it.into(),
+                (_, Ok(it)) => it.into(),
+                _ => (*it as f64).into(),
+            },
+            ChatValue::Float(it) => (*it).into(),
+            ChatValue::Text(it) => it.as_str().into(),
+            ChatValue::List(items) => items.iter().map(ChatValue::to_json).collect(),
+            ChatValue::Object(members) => {
+                let members = members.iter();
+                let members = members.map(|(name, it)| (name.clone(), it.to_json()));
+                serde_json::Value::Object(members.collect())
+            }
+        }
+    }
+
     /// As templates see it.
     pub(crate) fn to_template(&self) -> Value {
         match self {

@@ -15,6 +15,7 @@ in seconds, sizes in bytes, lengths in tokens.
 
 from .adapters import GgufAdapter, ModelAdapter, SafetensorsAdapter, StoredTensor, open_adapter
 from .generation import (
+    EmbeddingModel,
     Generation,
     GenerationOptions,
     LanguageModel,
@@ -30,6 +31,7 @@ from .generation import (
 from .tokenizers import Tokenizer, load_tokenizer
 
 __all__ = [
+    "EmbeddingModel",
     "Generation",
     "GenerationOptions",
     "GgufAdapter",

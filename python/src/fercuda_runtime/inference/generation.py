@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -52,6 +54,15 @@ class GenerationOptions(TypedDict, total=False):
     logprobs: int | None
     """Number of most likely tokens that are reported with each token, with the logarithms of their
     probabilities."""
+    json_schema: Mapping[str, Any] | str | None
+    """JSON schema that the text follows: a dict, or its JSON."""
+    regex: str | None
+    """Regular expression that the text matches whole."""
+    grammar: str | None
+    """Grammar in the notation of Lark that the text follows, from its rule `start` on."""
+    choice: Sequence[str] | None
+    """Texts of which it is one. At most one of `json_schema`, `regex`, `grammar` and `choice` is
+    given."""
     special: bool
     """Whether texts of control tokens in a prompt that is a text are those tokens; False."""
 
@@ -69,6 +80,10 @@ _DEFAULTS: dict[str, Any] = {
     "stop": (),
     "end_tokens": None,
     "logprobs": None,
+    "json_schema": None,
+    "regex": None,
+    "grammar": None,
+    "choice": None,
 }
 
 
@@ -107,6 +122,14 @@ class LoadFigures:
     waiting: int
     free_blocks: int
     blocks: int
+
+
+def _schema_text(schema: object) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"json_schema is no JSON: {error}\ntry: a dict of texts, numbers and lists"
+        raise _errors.RequestError(message) from None
 
 
 class LanguageModel:
@@ -161,7 +184,7 @@ class LanguageModel:
 
     def encode(self, prompt: Prompt, *, special: bool = False) -> list[int]:
         """The tokens of a prompt: a text, messages of a conversation, or tokens themselves."""
-        tokenizer = self._inner.tokenizer
+        tokenizer = self.tokenizer._inner
         if isinstance(prompt, str):
             tokens = tokenizer.encode(prompt, special=special)
             if not tokens:
@@ -204,6 +227,10 @@ class LanguageModel:
         settings["stop"] = [stop] if isinstance(stop, str) else list(stop or ())
         if settings["end_tokens"] is not None:
             settings["end_tokens"] = list(settings["end_tokens"])
+        if settings["json_schema"] is not None and not isinstance(settings["json_schema"], str):
+            settings["json_schema"] = _schema_text(settings["json_schema"])
+        if settings["choice"] is not None:
+            settings["choice"] = list(settings["choice"])
         try:
             inner = self._inner.start(self.encode(prompt, special=special), settings)
         except _errors.FercudaError:
@@ -212,6 +239,12 @@ class LanguageModel:
             message = f"an option of another type, below 0 or too large: {error}"
             raise _errors.RequestError(message) from None
         return TextStream(inner)
+
+    def embed(self, texts: str | Sequence[str | Sequence[int]]) -> list[list[float]]:
+        """Vectors of texts, of a model that makes them: see `EmbeddingModel`. Others raise
+        `RequestError`."""
+        message = f"{self.name} generates text, and makes no embeddings\ntry: a model of the architecture bert"
+        raise _errors.RequestError(message)
 
     def close(self) -> None:
         """Ends its requests, of which those that run raise `SessionEndedError`, and frees its memory.
@@ -228,6 +261,94 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+
+class EmbeddingModel(LanguageModel):
+    """An encoder on a device: it makes vectors of texts, and generates none. `load` makes one of a
+    model of the architecture bert, as all-MiniLM-L6-v2. A `with` closes it."""
+
+    def __init__(self, inner: _fercuda.TextEmbedder) -> None:
+        self._embedder = inner
+
+    @property
+    def name(self) -> str:
+        """That of its file, folder or repository."""
+        return self._embedder.name
+
+    @property
+    def session_name(self) -> str:
+        """Name of its tenant in the ledger and in `fercuda top`."""
+        return self._embedder.session_name
+
+    @property
+    def architecture(self) -> str:
+        """Its architecture, by the name in GGUF files."""
+        return self._embedder.architecture
+
+    @property
+    def context(self) -> int:
+        """Positions of a text."""
+        return self._embedder.context
+
+    @property
+    def dimensions(self) -> int:
+        """Elements of a vector."""
+        return self._embedder.dimensions
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens."""
+        return self._embedder.vocabulary_size
+
+    @property
+    def held_bytes(self) -> int:
+        """Device memory that it holds."""
+        return self._embedder.held_bytes
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._embedder.is_closed
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        return Tokenizer(self._embedder.tokenizer)
+
+    def figures(self) -> LoadFigures:
+        """How full it is: texts are computed while their caller waits, and nothing is kept."""
+        return LoadFigures(0, 0, 0, 0)
+
+    def embed(self, texts: str | Sequence[str | Sequence[int]]) -> list[list[float]]:
+        """Vectors of texts, each of the length 1. A text may be its tokens, with those around it.
+
+        Raises `RequestError` of a text that is longer than the context, or that has no tokens;
+        `SessionEndedError` of a closed model.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        tokenizer = self._embedder.tokenizer
+        try:
+            tokens = [tokenizer.encode(it) if isinstance(it, str) else list(it) for it in given]
+            values = self._embedder.embed(tokens)
+        except _errors.FercudaError:
+            raise
+        except (TypeError, OverflowError) as error:
+            message = f"texts of another type: {error}\ntry: a list of str, or of lists of tokens"
+            raise _errors.RequestError(message) from None
+        width = self.dimensions
+        return [list(struct.unpack_from(f"<{width}f", values, at)) for at in range(0, len(values), 4 * width)]
+
+    def stream_generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> TextStream:
+        """Raises `RequestError`: it generates no text."""
+        message = f"{self.name} makes embeddings, and generates no text\ntry: its method embed"
+        raise _errors.RequestError(message)
+
+    def close(self) -> None:
+        """Frees its memory, behind what is computed."""
+        self._embedder.close()
+
+    def __repr__(self) -> str:
+        return repr(self._embedder)
 
 
 class TextStream(Iterator[str], AsyncIterator[str]):
@@ -377,7 +498,8 @@ def load(
     runtime: Runtime | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
-    """Loads a model onto a device.
+    """Loads a model onto a device. One that makes vectors of texts is an `EmbeddingModel`, for which
+    the options of requests and of the cache mean nothing.
 
     `model`: a GGUF file, a folder with safetensors, a name at Hugging Face, or an adapter of one
     that is open. `context`: positions of a request, by default the model's, at most 8192.
@@ -408,6 +530,8 @@ def load(
     for number in itertools.count(1):
         own = session or (wanted if number == 1 else f"{wanted} {number}")
         try:
+            if adapter._files.is_encoder:
+                return EmbeddingModel(adapter._files.load_embedder(runtime, own, batch_tokens, progress))
             return LanguageModel(adapter._files.load(runtime, {**settings, "session": own}, progress))
         except _errors.SessionNameError:
             # Another model of that name is loaded.
@@ -429,7 +553,8 @@ def stream_generate(
     `model` may be the name of one that is loaded for this text alone. `prompt`: a text, tokens, or
     the messages of a conversation, which the model's chat template makes a prompt.
 
-    Raises `RequestError` of a prompt that does not fit, when the first part is taken;
+    Raises `RequestError` of a grammar that cannot be followed; of a prompt that does not fit, when
+    the first part is taken;
     `ChatTemplateError`; and as `load`.
     """
     if isinstance(model, LanguageModel):

@@ -1,0 +1,268 @@
+//! Notations of grammars, and their bounds.
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
+
+use crate::error::GrammarError;
+
+/// Most bytes of a schema or of the texts of a choice.
+pub const MOST_SOURCE: usize = 128 << 10;
+/// Most bytes of an expression or of a grammar in Lark's notation, whose cost may grow as the
+/// square of their rules.
+pub const MOST_RULES: usize = 32 << 10;
+/// Most texts of a choice.
+pub const MOST_CHOICES: usize = 4096;
+/// Most open brackets within each other, in a grammar or an expression.
+const MOST_BRACKETS: usize = 64;
+/// Largest `multipleOf`, without its decimal point: each number below it is a state.
+const MOST_MULTIPLE: f64 = 10_000.0;
+/// Blanks between the tokens of JSON, where a schema names no others: a blank, or a line's end
+/// with the indentation of the next line. Blanks without end would be a text of their own.
+const JSON_BLANKS: &str = r"[ ]?|\n[ ]{0,32}";
+
+/// A grammar as its author writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrammarSource {
+    /// JSON that a JSON schema describes, which is JSON itself.
+    JsonSchema(String),
+    /// Any JSON object.
+    JsonObject,
+    /// A text that matches an expression whole.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A text that a grammar in the notation of Lark describes, from `start` on.
+    Lark(String),
+    /// A grammar in that notation that a program made, of what [`lark_schema`] and [`lark_text`]
+    /// give and of rules of its own.
+    Generated(String),
+}
+
+/// An error of a grammar's text.
+pub(crate) fn refused(what: impl Into<String>, advice: &'static str) -> GrammarError {
+    GrammarError::Source {
+        what: what.into(),
+        advice,
+    }
+}
+
+impl GrammarSource {
+    /// The sort of the grammar, as errors name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            GrammarSource::JsonSchema(_) | GrammarSource::JsonObject => "JSON schema",
+            GrammarSource::Regex(_) => "regular expression",
+            GrammarSource::Choice(_) => "choice",
+            GrammarSource::Lark(_) => "grammar",
+            GrammarSource::Generated(_) => "set of schemas",
+        }
+    }
+
+    /// Compares its size and its nesting with what is computed.
+    ///
+    /// # Errors
+    /// [`GrammarError::Source`].
+    fn check_size(&self) -> Result<(), GrammarError> {
+        let bytes = match self {
+            GrammarSource::JsonObject => 0,
+            GrammarSource::JsonSchema(text)
+            | GrammarSource::Regex(text)
+            | GrammarSource::Lark(text)
+            | GrammarSource::Generated(text) => text.len(),
+            GrammarSource::Choice(texts) => texts.iter().map(String::len).sum(),
+        };
+        let kind = self.kind();
+        let most = match self {
+            GrammarSource::Regex(_) | GrammarSource::Lark(_) => MOST_RULES,
+            _ => MOST_SOURCE,
+        };
+        if bytes > most {
+            let what = format!("the {kind} has {bytes} bytes, more than {most}");
+            return Err(refused(what, "a smaller one"));
+        }
+        if let GrammarSource::Regex(text) | GrammarSource::Lark(text) = self {
+            let depth = bracket_depth(text);
+            if depth > MOST_BRACKETS {
+                let what =
+                    format!("the {kind} has {depth} brackets in each other, over {MOST_BRACKETS}");
+                return Err(refused(what, "rules that name each other"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The grammar as the parser has it.
+    ///
+    /// # Errors
+    /// [`GrammarError::Source`].
+    pub(crate) fn parse(&self) -> Result<TopLevelGrammar, GrammarError> {
+        self.check_size()?;
+        match self {
+            GrammarSource::JsonSchema(text) => {
+                let schema: Value = serde_json::from_str(text).map_err(|error| {
+                    let what = format!("the JSON schema is no JSON: {error}");
+                    refused(what, "an object such as {\"type\": \"object\"}")
+                })?;
+                Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?))
+            }
+            GrammarSource::JsonObject => {
+                let schema = checked_schema(json!({ "type": "object" }))?;
+                Ok(TopLevelGrammar::from_json_schema(schema))
+            }
+            GrammarSource::Regex(text) if text.is_empty() => Err(refused(
+                "the regular expression is empty",
+                "one that matches a text",
+            )),
+            GrammarSource::Regex(text) => Ok(TopLevelGrammar::from_regex(text)),
+            GrammarSource::Choice(texts) => {
+                if texts.is_empty() || texts.len() > MOST_CHOICES {
+                    let what = format!(
+                        "a choice of {} texts, not of 1 to {MOST_CHOICES}",
+                        texts.len()
+                    );
+                    return Err(refused(what, "as many texts"));
+                }
+                if texts.iter().any(String::is_empty) {
+                    return Err(refused(
+                        "a choice has an empty text",
+                        "texts of a character at least",
+                    ));
+                }
+                let quoted = texts.iter().map(|it| lark_text(it));
+                let quoted: Vec<String> = quoted.collect();
+                Ok(TopLevelGrammar::from_lark(format!(
+                    "start: {}",
+                    quoted.join(" | ")
+                )))
+            }
+            GrammarSource::Lark(text) if text.trim().is_empty() => Err(refused(
+                "the grammar is empty",
+                "a rule such as start: \"yes\" | \"no\"",
+            )),
+            GrammarSource::Lark(text) => {
+                if text.contains("::=") && !text.contains("start:") {
+                    let what = "the grammar is in GBNF or another EBNF";
+                    return Err(refused(
+                        what,
+                        "the notation of Lark: start: \"yes\" | \"no\"",
+                    ));
+                }
+                check_embedded(text)?;
+                Ok(TopLevelGrammar::from_lark(text.clone()))
+            }
+            GrammarSource::Generated(text) => Ok(TopLevelGrammar::from_lark(text.clone())),
+        }
+    }
+}
+
+/// Refuses numbers whose multiples have too many states.
+fn check_multiples(schema: &Value) -> Result<(), GrammarError> {
+    match schema {
+        Value::Array(items) => items.iter().try_for_each(check_multiples),
+        Value::Object(members) => members.iter().try_for_each(|(name, value)| {
+            if name == "multipleOf"
+                && let Value::Number(number) = value
+            {
+                check_multiple(&number.to_string())?;
+            }
+            check_multiples(value)
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn check_multiple(number: &str) -> Result<(), GrammarError> {
+    let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let digits = digits.replace('.', "");
+    let raised = exponent.parse::<i32>().unwrap_or(i32::MAX).max(0);
+    let count = digits.parse::<f64>().unwrap_or(f64::INFINITY) * 10_f64.powi(raised);
+    match count <= MOST_MULTIPLE {
+        true => Ok(()),
+        false => {
+            let what = format!("multipleOf {number} has {count} states, more than {MOST_MULTIPLE}");
+            Err(refused(what, "a number with fewer digits"))
+        }
+    }
+}
+
+/// Checks the schemas within a grammar in Lark's notation.
+fn check_embedded(text: &str) -> Result<(), GrammarError> {
+    if !text.contains("%json") {
+        return Ok(());
+    }
+    let is_letter = |code: &str| {
+        let code = code
+            .get(..4)
+            .and_then(|it| u32::from_str_radix(it, 16).ok());
+        code.and_then(char::from_u32)
+            .is_some_and(|it| it.is_ascii_alphabetic())
+    };
+    if text.split("\\u").skip(1).any(is_letter) {
+        let what = "a letter of ASCII is written as \\u in a grammar with %json";
+        return Err(refused(what, "the letter itself"));
+    }
+    for rest in text.split("\"multipleOf\"").skip(1) {
+        let rest = rest.trim_start().trim_start_matches(':').trim_start();
+        let is_part = |it: char| it.is_ascii_digit() || "+-.eE".contains(it);
+        let end = rest.find(|it| !is_part(it)).unwrap_or(rest.len());
+        check_multiple(&rest[..end])?;
+    }
+    Ok(())
+}
+
+/// The schema with bounds of the blanks in texts, if it has none.
+fn checked_schema(schema: Value) -> Result<Value, GrammarError> {
+    check_multiples(&schema)?;
+    let mut schema = match schema {
+        Value::Object(members) => members,
+        Value::Bool(true) => serde_json::Map::new(),
+        other => {
+            let what = format!("the JSON schema is {other:.40}, not an object");
+            return Err(refused(what, "an object such as {\"type\": \"object\"}"));
+        }
+    };
+    let options = schema.entry("x-guidance").or_insert_with(|| json!({}));
+    if let Some(options) = options.as_object_mut()
+        && !options.contains_key("whitespace_flexible")
+    {
+        options
+            .entry("whitespace_pattern")
+            .or_insert_with(|| JSON_BLANKS.into());
+    }
+    Ok(schema.into())
+}
+
+/// A schema within a grammar in Lark's notation.
+///
+/// # Errors
+/// [`GrammarError::Source`] of what is no schema.
+pub fn lark_schema(schema: Value) -> Result<String, GrammarError> {
+    Ok(format!("%json {}", checked_schema(schema)?))
+}
+
+/// A text as Lark's grammars quote it.
+pub fn lark_text(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for it in text.chars() {
+        match it {
+            '"' | '\\' => quoted.extend(['\\', it]),
+            '\u{0}'..='\u{1f}' | '\u{7f}' => quoted.push_str(&format!("\\u{:04x}", u32::from(it))),
+            it => quoted.push(it),
+        }
+    }
+    quoted + "\""
+}
+
+/// Most brackets within each other, wherever they stand.
+fn bracket_depth(text: &str) -> usize {
+    let (mut depth, mut most) = (0_usize, 0);
+    for it in text.bytes() {
+        match it {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(depth);
+    }
+    most
+}

@@ -1,0 +1,6 @@
+//! Tests of grammars.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod refusals;
+mod support;
+mod walks;
