@@ -101,12 +101,13 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
     let groups = per_key / group;
     let blocks = tokens * shared * groups;
     let counts = all.arrived.layout.len();
-    let fits = all.arrived.dtype() == Dtype::U32 && counts >= blocks;
+    let counter = all.arrived.dtype();
+    let fits = matches!(counter, Dtype::U32 | Dtype::I32) && counts >= blocks;
     check(fits && all.arrived.shape().len() == 1, || {
         format!("zeros {} for {blocks} blocks", all.arrived.layout)
     })?;
     all.arrived_to
-        .check("the zeros", all.arrived.shape(), Dtype::U32)?;
+        .check("the zeros", all.arrived.shape(), counter)?;
     for (to, from) in [
         (k, &all.heads.cache[0]),
         (v, &all.heads.cache[1]),
@@ -130,7 +131,7 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
     let arrived = match all.arrived_to.layout.strides() {
         [1] => all.arrived_to,
         _ => {
-            let zeros = program.reserve(Dtype::U32, &[counts])?;
+            let zeros = program.reserve(counter, &[counts])?;
             copy::fill(program, &zeros, 0);
             zeros
         }

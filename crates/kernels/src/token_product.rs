@@ -39,8 +39,8 @@ pub enum TokenWeights {
 }
 
 impl TokenWeights {
-    /// Warps of a block, the stages of each, and bytes of a stage at most: the fastest of those that
-    /// were measured on an H200.
+    /// Warps of a block, the stages of each, and bytes of a stage at most: the fastest of those
+    /// that were measured on an H200.
     fn shares(self) -> [u64; 3] {
         match self {
             Self::Plain => [8, 3, 5500],

@@ -73,8 +73,8 @@ impl StepRecorder<'_> {
         self.is_fused && has_token_products(format, rows, inputs)
     }
 
-    /// n w^T of several matrices side by side, where n is the norm of x; elsewhere in between, where
-    /// no op does all.
+    /// n w^T of several matrices side by side, where n is the norm of x; elsewhere in between,
+    /// where no op does all.
     pub(crate) fn normed_products(
         &mut self,
         (x, (norm, epsilon)): NormedInput<'_>,

@@ -297,6 +297,7 @@ impl PyModelFiles {
             cached,
             graphs: None,
             wide_products: None,
+            fused_products: None,
         };
         let progress = progress.map(SharedPyObject::new);
         let (runtime, file) = (runtime.shared(), Arc::clone(&self.file));

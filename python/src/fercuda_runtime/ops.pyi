@@ -2280,6 +2280,47 @@ def linear(
     """activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]; the result, and
     the residual, are of the factors' type or f32."""
 
+def token_linear(
+    x: _Array,
+    w: SupportsDLPack,
+    residual: SupportsDLPack | None = None,
+    *,
+    format: Literal['plain', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'plain',
+    weights: Literal['any', 'constant'] = 'any',
+    **options: Unpack[_Options]
+) -> _Array:
+    """x w^T + residual of at most 8 vectors, in one launch; w has floats, or blocks of a format;
+    with weights=constant they are read while the kernel before still runs, which must not write
+    them."""
+
+def normed_linear(
+    x: _Array,
+    norm: SupportsDLPack,
+    w: SupportsDLPack,
+    w2: SupportsDLPack | None = None,
+    w3: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-06,
+    format: Literal['plain', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'plain',
+    weights: Literal['any', 'constant'] = 'any',
+    **options: Unpack[_Options]
+) -> _Array:
+    """token_linear of rms_norm(x) norm, by up to three matrices whose outputs follow one
+    another."""
+
+def normed_swiglu(
+    x: _Array,
+    norm: SupportsDLPack,
+    gate: SupportsDLPack,
+    up: SupportsDLPack,
+    *,
+    eps: float = 1e-06,
+    format: Literal['plain', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'plain',
+    weights: Literal['any', 'constant'] = 'any',
+    **options: Unpack[_Options]
+) -> _Array:
+    """silu(n gate^T) (n up^T) of n = rms_norm(x) norm, as token_linear."""
+
 def rope(
     x: _Array,
     position: SupportsDLPack,
@@ -2342,6 +2383,32 @@ def paged_attention(
     tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products
     of a 16-bit cache may round queries and weights to its type, on tensor cores; run is about how
     many tokens of a sequence follow one another, a hint."""
+
+def token_attention(
+    x: _Array,
+    position: SupportsDLPack,
+    frequency: SupportsDLPack,
+    index: SupportsDLPack,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    table: SupportsDLPack,
+    sequence: SupportsDLPack,
+    arrived: SupportsDLPack,
+    q_norm: SupportsDLPack | None = None,
+    k_norm: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-06,
+    magnitude: float = 1.0,
+    scale: float = 0.0,
+    limit: float = 0.0,
+    window: float = 0.0,
+    pairs: Literal['halves', 'adjacent'] = 'halves',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array, _Array]:
+    """attention_inputs and paged_attention of tokens of which each is the last one of its sequence,
+    in one launch; the index is the place of its position by the table, which no other token's keys
+    have; arrived is zeros of u32 or i32, as many as tokens and heads of queries or more, in place
+    and zeros again. Results: out, k, v, arrived."""
 
 def causal_convolution(
     x: _Array,

@@ -63,7 +63,7 @@ fn results(op: &OpParameters, operands: &[Layout]) -> RowResults {
         (*dtype, q.clone()),
         (*cached, k.clone()),
         (*cached, v.clone()),
-        (Dtype::U32, arrived.shape().to_vec()),
+        (arrived.dtype(), arrived.shape().to_vec()),
     ])
 }
 
@@ -132,5 +132,5 @@ pub(super) const ROWS: &[OpRow] = &[
         { optional: 2, typed: TYPED, choices: &[("pairs", &["halves", "adjacent"])],
           results: &["out", "k", "v", "arrived"] }
         "cuda.attention", results, lower, expected,
-        "attention_inputs and paged_attention of tokens of which each is the last one of its sequence, in one launch; the index is the place of its position by the table, which no other token's keys have; arrived is u32 zeros, as many as tokens and heads of queries or more, in place and zeros again"),
+        "attention_inputs and paged_attention of tokens of which each is the last one of its sequence, in one launch; the index is the place of its position by the table, which no other token's keys have; arrived is zeros of u32 or i32, as many as tokens and heads of queries or more, in place and zeros again"),
 ];
