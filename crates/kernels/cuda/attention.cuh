@@ -23,18 +23,30 @@ __device__ __forceinline__ Real slope(double bias, u64 biased, u64 head) {
     return (Real)exp2(-bias * at / (double)biased);
 }
 
+// The pair of an element of a head, and the pair's other element.
+struct PairPlace {
+    u32 pair, other;
+    bool is_second;
+};
+
+template <bool ADJACENT>
+__device__ __forceinline__ PairPlace pair_place(u32 d, u32 pairs) {
+    if (ADJACENT) return PairPlace{d / 2, d ^ 1, d % 2 == 1};
+    const bool is_second = d >= pairs;
+    return PairPlace{is_second ? d - pairs : d, is_second ? d - pairs : d + pairs, is_second};
+}
+
 // An element of a head turned by its position; elements behind the pairs are as they are.
 template <bool ADJACENT, typename Real>
 __device__ __forceinline__ Real turned(const Real* own, u32 d, u32 pairs, Real at,
                                        const float* frequency, i64 frequency_stride,
                                        Real magnitude) {
     if (d >= 2 * pairs) return own[d];
-    const u32 pair = ADJACENT ? d / 2 : d % pairs;
-    const bool is_second = ADJACENT ? d % 2 == 1 : d >= pairs;
-    const u32 other = ADJACENT ? d ^ 1 : is_second ? d - pairs : d + pairs;
+    const PairPlace place = pair_place<ADJACENT>(d, pairs);
     Real sine, cosine;
-    sine_cosine(at * (Real)frequency[(i64)pair * frequency_stride], &sine, &cosine);
+    sine_cosine(at * (Real)frequency[(i64)place.pair * frequency_stride], &sine, &cosine);
     sine *= magnitude;
     cosine *= magnitude;
-    return is_second ? own[other] * sine + own[d] * cosine : own[d] * cosine - own[other] * sine;
+    return place.is_second ? own[place.other] * sine + own[d] * cosine
+                           : own[d] * cosine - own[place.other] * sine;
 }

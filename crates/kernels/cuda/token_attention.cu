@@ -6,7 +6,9 @@
 // results, CACHED that of the cache; POSITION, SEQUENCE, TABLE and SLOT are types of whole numbers.
 //
 // A block has GROUP heads that share keys and values, of a token, and a part of its keys, of which
-// there are as many as suffice. LANES lanes have a key, 16 bytes each, and keep the largest score,
+// there are as many as suffice. With IS_EARLY what does not depend on x is read before the kernel
+// before has ended, which must not write it: positions, places, the table, norms, and keys and values
+// of earlier tokens. LANES lanes have a key, 16 bytes each, and keep the largest score,
 // the sum of weights and that of values by them. The block that is ready last joins the parts; it
 // finds that out by `arrived`, which is 0 before and after.
 #include "attention.cuh"
@@ -56,11 +58,10 @@ struct Gathered {
     }
 };
 
-// A head of x by its norm and its position, as a warp.
+// A head of x by its norm and its position, as a warp. Factors are sines and cosines.
 __device__ __forceinline__ void put_head(float* to, float* row, const ELEMENT* from, i64 stride,
-                                         const ELEMENT* norm, i64 norm_stride, float eps, float at,
-                                         const float* frequency, i64 frequency_stride,
-                                         float magnitude, float scale) {
+                                         const ELEMENT* norm, i64 norm_stride, float eps,
+                                         const float2* factors, float scale) {
     const u32 lane = threadIdx.x % 32;
     float squares = 0;
     for (u32 d = lane; d < LENGTH; d += 32) {
@@ -79,9 +80,50 @@ __device__ __forceinline__ void put_head(float* to, float* row, const ELEMENT* f
     }
     __syncwarp();
     for (u32 d = lane; d < LENGTH; d += 32) {
-        to[d] = turned<IS_ADJACENT>(row, d, PAIRS, at, frequency, frequency_stride, magnitude) * scale;
+        float value = row[d];
+        if (d < 2 * PAIRS) {
+            const PairPlace place = pair_place<IS_ADJACENT>(d, PAIRS);
+            const float2 by = factors[place.pair];
+            value = place.is_second ? row[place.other] * by.x + value * by.y
+                                    : value * by.y - row[place.other] * by.x;
+        }
+        to[d] = value * scale;
     }
 }
+
+// Keys and values that a warp's lanes have at once.
+struct KeyTile {
+    Chunk keys[LOADED], values[LOADED];
+    bool is_there[LOADED];
+
+    // Loads those from a position on, but that of `last`, which is not in the cache yet.
+    __device__ __forceinline__ void load(u64 base, u64 until, u64 last, const CACHED* k,
+                                         const Shape& k_shape, const CACHED* v,
+                                         const Shape& v_shape, const TABLE* blocks,
+                                         i64 block_stride, u32 shared_head) {
+        const u32 chunk = threadIdx.x % LANES, of_warp = threadIdx.x % 32 / LANES;
+        const u32 places = (u32)k_shape.extents[1];
+#pragma unroll
+        for (u32 i = 0; i < LOADED; i++) {
+            const u64 number = base + i * (WARPS * KEYS) + of_warp;
+            keys[i].bits = make_uint4(0, 0, 0, 0);
+            values[i].bits = make_uint4(0, 0, 0, 0);
+            is_there[i] = number < until;
+            if (!is_there[i] || number == last) continue;
+            const u32 of_table = (u32)number / places;
+            const i64 place = (u32)number - of_table * places;
+            const i64 block = (i64)blocks[(i64)of_table * block_stride];
+            is_there[i] = (u64)block < k_shape.extents[0];
+            if (!is_there[i] || chunk * WIDTH >= LENGTH) continue;
+            const CACHED* key = k + block * k_shape.strides[0] + place * k_shape.strides[1] +
+                                (i64)shared_head * k_shape.strides[2];
+            const CACHED* value = v + block * v_shape.strides[0] + place * v_shape.strides[1] +
+                                  (i64)shared_head * v_shape.strides[2];
+            keys[i].bits = reinterpret_cast<const uint4*>(key)[chunk];
+            values[i].bits = reinterpret_cast<const uint4*>(value)[chunk];
+        }
+    }
+};
 
 // Stores an element of a result by its sums.
 __device__ __forceinline__ void store_head(ELEMENT* to, const Shape& shape, u32 token, u32 head,
@@ -92,9 +134,10 @@ __device__ __forceinline__ void store_head(ELEMENT* to, const Shape& shape, u32 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    token_attention(ELEMENT* to, const Shape to_shape, CACHED* k, const Shape k_shape, CACHED* v,
-                    const Shape v_shape, u32* arrived, float* parts, const ELEMENT* x,
-                    const Shape x_shape, const POSITION* position, i64 position_stride,
+    token_attention(ELEMENT* to, const Shape to_shape, CACHED* k_to, const Shape k_to_shape,
+                    CACHED* v_to, const Shape v_to_shape, u32* arrived, float* parts,
+                    const CACHED* k, const Shape k_shape, const CACHED* v, const Shape v_shape,
+                    const ELEMENT* x, const Shape x_shape, const POSITION* position, i64 position_stride,
                     const float* frequency, i64 frequency_stride, const SLOT* slot, i64 slot_stride,
                     const TABLE* table, const Shape table_shape, const SEQUENCE* sequence,
                     i64 sequence_stride, const ELEMENT* q_norm, i64 q_norm_stride,
@@ -108,8 +151,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float sums[WARPS][GROUP][LENGTH];
     } shared;
     __shared__ float all_most[WARPS][GROUP], all_totals[WARPS][GROUP];
+    __shared__ float2 factors[PAIRS > 0 ? PAIRS : 1];
     __shared__ bool is_ready_last;
-    overlap_launches();
+    allow_next();
+    if (!IS_EARLY) wait_for_previous();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, splits = gridDim.y;
     const u32 heads = (u32)to_shape.extents[1], shared_heads = (u32)k_shape.extents[2];
     const u32 of_token = shared_heads * (u32)groups;
@@ -138,9 +183,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool has_own = (u64)last >= from && (u64)last < until;
     const bool is_stored = split + 1 == active && group == 0;
 
+    for (u32 pair = threadIdx.x; pair < PAIRS; pair += THREADS) {
+        float sine, cosine;
+        sine_cosine((float)last * frequency[(i64)pair * frequency_stride], &sine, &cosine);
+        factors[pair] = make_float2(sine * (float)magnitude, cosine * (float)magnitude);
+    }
+    const TABLE* blocks = table + own * table_shape.strides[0];
+    KeyTile tile;
+    u64 base = from + warp * KEYS;
+    tile.load(base, until, (u64)last, k, k_shape, v, v_shape, blocks, table_shape.strides[1],
+              shared_head);
+    __syncthreads();
+    if (IS_EARLY) wait_for_previous();
+
     // Heads of queries, and that of keys where it is needed.
     const ELEMENT* of_x = x + (i64)token * x_shape.strides[0];
-    const float at = (float)last;
     for (u32 head = warp; head < GROUP + 1; head += WARPS) {
         const bool is_key = head == GROUP;
         // Zeros are defined, though not used.
@@ -152,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float* turned_row = is_key ? shared.rows[warp][1] : queries[head];
         put_head(turned_row, shared.rows[warp][0], of_x + (i64)(column * LENGTH) * x_shape.strides[1],
                  x_shape.strides[1], is_key ? k_norm : q_norm, is_key ? k_norm_stride : q_norm_stride,
-                 (float)eps, at, frequency, frequency_stride, (float)magnitude,
+                 (float)eps, factors,
                  is_key ? 1.0f : (float)scale);
         if (is_key) {
             for (u32 d = lane; d < LENGTH; d += 32) own_key[d] = Kept::store(turned_row[d]);
@@ -169,13 +226,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u64 slots = k_shape.extents[0] * places;
     if (is_stored && is_inside(chosen, slots, token, threadIdx.x == 0 ? fault : nullptr)) {
         const i64 block = chosen / places, place = chosen - block * places;
-        CACHED* key = k + block * k_shape.strides[0] + place * k_shape.strides[1] +
-                      (i64)shared_head * k_shape.strides[2];
-        CACHED* value = v + block * v_shape.strides[0] + place * v_shape.strides[1] +
-                        (i64)shared_head * v_shape.strides[2];
+        CACHED* key = k_to + block * k_to_shape.strides[0] + place * k_to_shape.strides[1] +
+                      (i64)shared_head * k_to_shape.strides[2];
+        CACHED* value = v_to + block * v_to_shape.strides[0] + place * v_to_shape.strides[1] +
+                        (i64)shared_head * v_to_shape.strides[2];
         for (u32 d = threadIdx.x; d < LENGTH; d += THREADS) {
-            key[d] = own_key[d];
-            value[d] = own_value[d];
+            key[(i64)d * k_to_shape.strides[3]] = own_key[d];
+            value[(i64)d * v_to_shape.strides[3]] = own_value[d];
         }
     }
 
@@ -194,34 +251,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             all[g].values[e] = 0;
         }
     }
-    for (u64 base = from + warp * KEYS; base < until; base += WARPS * KEYS * LOADED) {
-        Chunk keys[LOADED], values[LOADED];
-        bool is_there[LOADED];
+    while (base < until) {
 #pragma unroll
         for (u32 i = 0; i < LOADED; i++) {
-            const u64 number = base + i * (WARPS * KEYS) + of_warp;
-            keys[i].bits = make_uint4(0, 0, 0, 0);
-            values[i].bits = make_uint4(0, 0, 0, 0);
-            is_there[i] = number < until;
-            if (!is_there[i]) continue;
-            if (number == (u64)last) {
-                if (!has_chunk) continue;
-                keys[i].bits = reinterpret_cast<const uint4*>(own_key)[chunk];
-                values[i].bits = reinterpret_cast<const uint4*>(own_value)[chunk];
-                continue;
-            }
-            const u32 of_table = (u32)number / places;
-            const i64 place = (u32)number - of_table * places;
-            const i64 block = (i64)table[own * table_shape.strides[0] +
-                                         (i64)of_table * table_shape.strides[1]];
-            is_there[i] = (u64)block < k_shape.extents[0];
-            if (!is_there[i] || !has_chunk) continue;
-            const CACHED* key = k + block * k_shape.strides[0] + place * k_shape.strides[1] +
-                                (i64)shared_head * k_shape.strides[2];
-            const CACHED* value = v + block * v_shape.strides[0] + place * v_shape.strides[1] +
-                                  (i64)shared_head * v_shape.strides[2];
-            keys[i].bits = reinterpret_cast<const uint4*>(key)[chunk];
-            values[i].bits = reinterpret_cast<const uint4*>(value)[chunk];
+            if (base + i * (WARPS * KEYS) + of_warp != (u64)last || !has_chunk) continue;
+            tile.keys[i].bits = reinterpret_cast<const uint4*>(own_key)[chunk];
+            tile.values[i].bits = reinterpret_cast<const uint4*>(own_value)[chunk];
         }
 #pragma unroll
         for (u32 g = 0; g < GROUP; g++) {
@@ -231,14 +266,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 float sum = 0;
 #pragma unroll
                 for (u32 e = 0; e < WIDTH; e++) {
-                    sum = fmaf(q[g][e], (float)Kept::load(keys[i].values[e]), sum);
+                    sum = fmaf(q[g][e], (float)Kept::load(tile.keys[i].values[e]), sum);
                 }
 #pragma unroll
                 for (u32 distance = LANES / 2; distance > 0; distance /= 2) {
                     sum += __shfl_xor_sync(EACH_LANE, sum, distance);
                 }
                 if (limit > 0) sum = (float)limit * tanhf(sum / (float)limit);
-                scores[i] = is_there[i] ? sum : LEAST_SCORE;
+                scores[i] = tile.is_there[i] ? sum : LEAST_SCORE;
                 // NaN stays.
                 most = scores[i] != scores[i] || scores[i] > most ? scores[i] : most;
             }
@@ -254,10 +289,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (u32 e = 0; e < WIDTH; e++) {
                     all[g].values[e] =
-                        fmaf(weight, (float)Kept::load(values[i].values[e]), all[g].values[e]);
+                        fmaf(weight, (float)Kept::load(tile.values[i].values[e]), all[g].values[e]);
                 }
             }
         }
+        base += WARPS * KEYS * LOADED;
+        if (base >= until) break;
+        tile.load(base, until, (u64)last, k, k_shape, v, v_shape, blocks, table_shape.strides[1],
+                  shared_head);
     }
     // The rows are in `queries` and `own_key` by now.
 #pragma unroll

@@ -212,7 +212,7 @@ __device__ __forceinline__ void put_four(const Vectors& to, u32 token, u32 four,
     }
     // A scale so small that its inverse is none is 0, and one of what is not finite NaN.
     const bool is_finite = most - most == 0, is_some = is_finite && most > 1e-36f;
-    const float inverse = is_some ? __fdividef(127.0f, most) : 0.0f;
+    const float inverse = is_some ? 127.0f * __frcp_rn(most) : 0.0f;
     const float scale = is_some ? most * (1.0f / 127.0f) : is_finite ? 0.0f : as_float(0x7fc00000);
     const float4 from = is_some ? v : make_float4(0, 0, 0, 0);
     const int codes[4] = {__float2int_rn(from.x * inverse), __float2int_rn(from.y * inverse),

@@ -28,6 +28,8 @@ pub struct NativeLoader {
     arch: GpuArch,
     /// Whether a kernel can wait by itself for the one before.
     has_overlap: bool,
+    /// Dynamic shared memory that a block may have beside 1 KiB of its kernel's own.
+    most_shared_bytes: u32,
     format: CodeFormat,
     nvrtc: OnceLock<std::result::Result<Nvrtc, Arc<NvrtcError>>>,
     modules: Mutex<HashMap<KernelText, Module>>,
@@ -50,6 +52,7 @@ impl NativeLoader {
             context: context.clone(),
             arch: GpuArch::new(major, minor),
             has_overlap: major >= 9,
+            most_shared_bytes: device.max_shared_bytes()?.saturating_sub(1 << 10),
             format,
             nvrtc: OnceLock::new(),
             modules: Mutex::new(HashMap::new()),
@@ -69,6 +72,8 @@ impl NativeLoader {
             program.check()?;
             for step in &mut program.steps {
                 step.overlaps_previous &= self.has_overlap;
+                let wanted = step.wanted_shared_bytes.min(self.most_shared_bytes);
+                step.shared_bytes = step.shared_bytes.max(wanted);
             }
             check(program.is_aligned == is_aligned, || {
                 "the other form".to_owned()

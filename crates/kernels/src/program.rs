@@ -49,6 +49,9 @@ pub(crate) struct NativeStep {
     pub(crate) grid: [u32; 3],
     pub(crate) block: u32,
     pub(crate) shared_bytes: u32,
+    /// Shared memory that a block takes where the device has it, so that fewer blocks share a
+    /// multiprocessor.
+    pub(crate) wanted_shared_bytes: u32,
     pub(crate) parameters: Vec<Parameter>,
     /// It may be launched while the one before still runs: its kernel waits for that one itself.
     pub(crate) overlaps_previous: bool,
@@ -64,6 +67,7 @@ impl NativeStep {
             grid: [1; 3],
             block: THREADS,
             shared_bytes: 0,
+            wanted_shared_bytes: 0,
             parameters: Vec::new(),
             overlaps_previous: false,
             unless_same: None,

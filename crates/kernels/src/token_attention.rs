@@ -19,12 +19,14 @@ type Result<T> = std::result::Result<T, KernelError>;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
+/// Positions of a sequence at most: their numbers have 32 bits.
+const MOST_POSITIONS: u64 = 1 << 31;
 /// Heads that share a block at most, and elements of them.
 const MOST_HEADS: u64 = 8;
 const MOST_ELEMENTS: u64 = 1024;
-/// Blocks that suffice for all multiprocessors, and keys of a part at least.
-const ENOUGH_BLOCKS: u64 = 132;
-const LEAST_PART: u64 = 32;
+/// Blocks that suffice for all multiprocessors, which have two each, and keys of a part at least.
+const ENOUGH_BLOCKS: u64 = 264;
+const LEAST_PART: u64 = 128;
 
 /// Operands and results.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,8 @@ pub struct TokenAttention {
     pub limit: f64,
     /// Number of last positions that are attended to; 0 for all.
     pub window: u64,
+    /// No kernel that may still run when this one starts writes other operands than `x`.
+    pub has_constant_cache: bool,
 }
 
 /// Whether heads of so many elements over a cache of that type, in order at multiples of 16 bytes,
@@ -84,13 +88,6 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
     check(fits, || {
         format!("q {}, k {}, v {}", q.layout, k.layout, v.layout)
     })?;
-    let is_aligned = program.is_aligned;
-    let staged = |program: &mut NativeProgram, view: &MemoryView| -> Result<MemoryView> {
-        match has_chunks(view, is_aligned) {
-            true => Ok(*view),
-            false => program.reserve(view.dtype(), view.shape()),
-        }
-    };
     check(all.table.is_index() && all.table.shape().len() == 2, || {
         format!("the table is {}", all.table.layout)
     })?;
@@ -121,13 +118,18 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
     if blocks == 0 {
         return Ok(());
     }
-    // A cache whose keys are not read 16 bytes at a time is copied, and back.
-    let [own_k, own_v] = [staged(program, k)?, staged(program, v)?];
-    for (own, of) in [(&own_k, k), (&own_v, v)] {
-        if own.place != of.place {
-            copy::elements(program, of, own)?;
+    // A cache whose keys are not read 16 bytes at a time is copied. It is read where it was: the
+    // new one has the same keys but those of these tokens, which are known here.
+    let before = program.launches();
+    let mut read = all.heads.cache;
+    for view in &mut read {
+        if !has_chunks(view, program.is_aligned) {
+            let staged = program.reserve(view.dtype(), view.shape())?;
+            copy::elements(program, view, &staged)?;
+            *view = staged;
         }
     }
+    let is_early = all.has_constant_cache && program.launches() == before;
     let arrived = match all.arrived_to.layout.strides() {
         [1] => all.arrived_to,
         _ => {
@@ -137,6 +139,10 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
         }
     };
     let room = all.table.shape()[1].saturating_mul(places);
+    if room > MOST_POSITIONS {
+        let (what, count, most) = ("positions of a sequence", room, MOST_POSITIONS);
+        return Err(KernelError::TooMany { what, count, most });
+    }
     let splits = ENOUGH_BLOCKS
         .div_ceil(blocks)
         .clamp(1, room.div_ceil(LEAST_PART).max(1));
@@ -155,17 +161,20 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
         .with("GROUP", group)
         .with("LANES", lanes)
         .with("LEAST_PART", LEAST_PART)
+        .with("IS_EARLY", u8::from(is_early))
         .with("PAIRS", all.heads.frequency.shape()[0])
         .with(
             "IS_ADJACENT",
             u32::from(all.numbers.pairs == RotaryPairs::Adjacent),
         );
     let mut step = NativeStep::new(text, "token_attention");
-    for view in [q, &own_k, &own_v] {
+    for view in [q, k, v] {
         step = step.view(view).writes();
     }
     step = step.address(&arrived).writes().address(&parts).writes();
-    step = step.view(x);
+    for view in [&read[0], &read[1], x] {
+        step = step.view(view);
+    }
     for view in [&all.heads.position, &all.heads.frequency, &all.heads.slot] {
         step = step.address(view).u64(view.first_stride());
     }
@@ -189,10 +198,5 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
         .overlapping()
         .blocks([blocks, splits, 1])?;
     program.push(step);
-    for (own, of) in [(&own_k, k), (&own_v, v)] {
-        if own.place != of.place {
-            copy::elements(program, own, of)?;
-        }
-    }
     Ok(())
 }

@@ -24,10 +24,12 @@ pub const MOST_TOKENS: u64 = 8;
 pub const MOST_MATRICES: usize = 3;
 /// Outputs of a product at most: their numbers have 32 bits.
 const MOST_OUTPUTS: u64 = 1 << 30;
-/// Blocks: one for each multiprocessor, so that those of the next kernel have room beside them.
+/// Blocks: one for each multiprocessor.
 const BLOCKS: u64 = 132;
-/// Bytes of shared memory of a block: what every device since 2020 has.
-const MOST_SHARED: u64 = 99 << 10;
+/// Bytes of shared memory of a block at most: a little less than every device since 2020 has.
+const MOST_SHARED: u64 = 98 << 10;
+/// More than half of what a multiprocessor of an H100 or H200 has.
+const WANTED_SHARED: u32 = 115 << 10;
 
 /// What the rows of the weights are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,12 +383,13 @@ pub fn token_product(program: &mut NativeProgram, product: &TokenProduct<'_>) ->
             None => step.u64(0).u64(0),
         };
     }
-    // Two blocks have room on a multiprocessor, this kernel's and the next one's. A third one would
-    // be a second one of the next kernel, which would have twice the work of others.
-    step.shared_bytes = match all >= BLOCKS {
-        true => shared.shared_bytes.max(MOST_SHARED) as u32,
-        false => shared.shared_bytes as u32,
-    };
+    step.shared_bytes = shared.shared_bytes as u32;
+    // A block has a multiprocessor alone: those of the next kernel begin where this one's have
+    // ended, and read weights while the others go on. With several on one, two of the next kernel
+    // may be where others have none.
+    if all >= BLOCKS {
+        step.wanted_shared_bytes = WANTED_SHARED;
+    }
     let step = step.overlapping().blocks([all.clamp(1, BLOCKS), 1, 1])?;
     program.push(step);
     match result.place == to.place {

@@ -439,7 +439,9 @@ impl ModelDecoder {
             let op = of_heads(OpDescriptor::new("token_attention")?)?
                 .number("window", window as f64)?
                 .number("scale", config.scale)?
-                .number("limit", config.limits[0])?;
+                .number("limit", config.limits[0])?
+                // Arguments are there before a step begins, and earlier keys from earlier steps.
+                .choice("cache", "constant")?;
             let parts = [all, &step.position, &step.place, &step.sequence];
             let [all, position, place, sequence] = parts.map(|it| it.part(0..joined));
             let (all, position, place, sequence) = (all?, position?, place?, sequence?);

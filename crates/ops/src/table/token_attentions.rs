@@ -94,6 +94,7 @@ fn lower(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         limit: op.number_of("limit"),
         // The results' rule has accepted it.
         window: window_of(op).unwrap_or_default(),
+        has_constant_cache: op.choice_of("cache") == "constant",
     };
     token_attention(program, &all)
 }
@@ -129,8 +130,8 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Attention "token_attention"
         ("x", "position", "frequency", "index", "k", "v", "table", "sequence", "arrived", "q_norm", "k_norm") NotF64
         { "eps": 1e-6, "magnitude": 1.0, "scale": 0.0, "limit": 0.0, "window": 0.0 } []
-        { optional: 2, typed: TYPED, choices: &[("pairs", &["halves", "adjacent"])],
+        { optional: 2, typed: TYPED, choices: &[("pairs", &["halves", "adjacent"]), ("cache", &["any", "constant"])],
           results: &["out", "k", "v", "arrived"] }
         "cuda.attention", results, lower, expected,
-        "attention_inputs and paged_attention of tokens of which each is the last one of its sequence, in one launch; the index is the place of its position by the table, which no other token's keys have; arrived is zeros of u32 or i32, as many as tokens and heads of queries or more, in place and zeros again"),
+        "attention_inputs and paged_attention of tokens of which each is the last one of its sequence, in one launch; the index is the place of its position by the table, which no other token's keys have; arrived is zeros of u32 or i32, as many as tokens and heads of queries or more, in place and zeros again; with cache=constant all but x may be read while the kernel before still runs, which must not write it"),
 ];
