@@ -2403,12 +2403,14 @@ def token_attention(
     limit: float = 0.0,
     window: float = 0.0,
     pairs: Literal['halves', 'adjacent'] = 'halves',
+    cache: Literal['any', 'constant'] = 'any',
     **options: Unpack[_Options]
 ) -> tuple[_Array, _Array, _Array, _Array]:
     """attention_inputs and paged_attention of tokens of which each is the last one of its sequence,
     in one launch; the index is the place of its position by the table, which no other token's keys
     have; arrived is zeros of u32 or i32, as many as tokens and heads of queries or more, in place
-    and zeros again. Results: out, k, v, arrived."""
+    and zeros again; with cache=constant all but x may be read while the kernel before still runs,
+    which must not write it. Results: out, k, v, arrived."""
 
 def causal_convolution(
     x: _Array,
