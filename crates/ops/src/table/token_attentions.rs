@@ -51,12 +51,10 @@ fn results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     of_tokens(sequence, "sequence", tokens)?;
     let needed = tokens.saturating_mul(heads);
     let is_enough = matches!(arrived.shape(), [count] if *count >= needed);
-    if !is_enough || arrived.dtype() != Dtype::U32 {
+    if !is_enough || !matches!(arrived.dtype(), Dtype::U32 | Dtype::I32) {
         let what = format!("arrived is {arrived}");
-        return Err(Misfit::new(
-            what,
-            format!("u32[{needed}] of zeros, or more"),
-        ));
+        let wanted = format!("{needed} zeros of u32 or i32, or more");
+        return Err(Misfit::new(what, wanted));
     }
     window_of(op)?;
     Ok(vec![
