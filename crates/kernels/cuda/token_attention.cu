@@ -18,45 +18,53 @@
 #define WARPS 8
 #define THREADS (WARPS * 32)
 #define EACH_LANE 0xffffffffu
-#define WIDTH (16 / (u32)sizeof(CACHED))
-// Keys that a warp has at once, and how often before it adds them.
-#define KEYS (32 / LANES)
-#define LOADED 4
 #define LEAST_SCORE (-as_float(0x7f800000))
 
 typedef Computed<ELEMENT> As;
 typedef Computed<CACHED> Kept;
 
-union Chunk {
-    uint4 bits;
-    CACHED values[WIDTH];
+// A sequence's keys and values of one head.
+struct CachedRows {
+    const CACHED *k, *v;
+    i64 k_block, k_place, v_block, v_place, block_stride;
+    const TABLE* blocks;
+    u64 block_count;
+    u32 places;
 
-    __device__ __forceinline__ Chunk() {}
-};
-
-// The sum of values by their weights, for the largest score.
-struct Gathered {
-    float most, total, values[WIDTH];
-
-    // Joins what another lane has.
-    __device__ __forceinline__ void join_lane(u32 distance) {
-        const float other_most = __shfl_xor_sync(EACH_LANE, most, distance);
-        const float other_total = __shfl_xor_sync(EACH_LANE, total, distance);
-        const float both = other_most > most || other_most != other_most ? other_most : most;
-        const float own = factor(most, both), other = factor(other_most, both);
-        most = both;
-        total = total * own + other_total * other;
-#pragma unroll
-        for (u32 e = 0; e < WIDTH; e++) {
-            values[e] = values[e] * own + __shfl_xor_sync(EACH_LANE, values[e], distance) * other;
-        }
-    }
-
-    // By how much a sum for one largest score is scaled for another one.
-    static __device__ __forceinline__ float factor(float most, float both) {
-        return most == LEAST_SCORE ? 0.0f : expf(most - both);
+    // Finds a key and its value; the table may have a block that the cache lacks.
+    __device__ __forceinline__ bool find(u32 number, const uint4*& key, const uint4*& value) const {
+        const u32 of_table = number / places;
+        const i64 place = number - of_table * places;
+        const i64 block = (i64)blocks[(i64)of_table * block_stride];
+        if ((u64)block >= block_count) return false;
+        key = reinterpret_cast<const uint4*>(k + block * k_block + place * k_place);
+        value = reinterpret_cast<const uint4*>(v + block * v_block + place * v_place);
+        return true;
     }
 };
+
+// By how much a sum for one largest score is scaled for another one. Scores are logarithms to base 2.
+__device__ __forceinline__ float factor(float most, float both) {
+    return most == LEAST_SCORE ? 0.0f : exp2f(most - both);
+}
+
+// The larger score; NaN stays.
+__device__ __forceinline__ float larger(float most, float other) {
+    return other != other || other > most ? other : most;
+}
+
+#define LOG2_E 1.44269504f
+
+// A score to base 2, of one that is multiplied by LOG2_E unless scores are limited.
+__device__ __forceinline__ float limited(float score, float limit) {
+    return HAS_LIMIT ? limit * tanhf(score / limit) * LOG2_E : score;
+}
+
+#if IS_TILED
+#include "token_tiles.cuh"
+#else
+#include "token_lanes.cuh"
+#endif
 
 // A head of x by its norm and its position, as a warp. Factors are sines and cosines.
 __device__ __forceinline__ void put_head(float* to, float* row, const ELEMENT* from, i64 stride,
@@ -91,40 +99,6 @@ __device__ __forceinline__ void put_head(float* to, float* row, const ELEMENT* f
     }
 }
 
-// Keys and values that a warp's lanes have at once.
-struct KeyTile {
-    Chunk keys[LOADED], values[LOADED];
-    bool is_there[LOADED];
-
-    // Loads those from a position on, but that of `last`, which is not in the cache yet.
-    __device__ __forceinline__ void load(u64 base, u64 until, u64 last, const CACHED* k,
-                                         const Shape& k_shape, const CACHED* v,
-                                         const Shape& v_shape, const TABLE* blocks,
-                                         i64 block_stride, u32 shared_head) {
-        const u32 chunk = threadIdx.x % LANES, of_warp = threadIdx.x % 32 / LANES;
-        const u32 places = (u32)k_shape.extents[1];
-#pragma unroll
-        for (u32 i = 0; i < LOADED; i++) {
-            const u64 number = base + i * (WARPS * KEYS) + of_warp;
-            keys[i].bits = make_uint4(0, 0, 0, 0);
-            values[i].bits = make_uint4(0, 0, 0, 0);
-            is_there[i] = number < until;
-            if (!is_there[i] || number == last) continue;
-            const u32 of_table = (u32)number / places;
-            const i64 place = (u32)number - of_table * places;
-            const i64 block = (i64)blocks[(i64)of_table * block_stride];
-            is_there[i] = (u64)block < k_shape.extents[0];
-            if (!is_there[i] || chunk * WIDTH >= LENGTH) continue;
-            const CACHED* key = k + block * k_shape.strides[0] + place * k_shape.strides[1] +
-                                (i64)shared_head * k_shape.strides[2];
-            const CACHED* value = v + block * v_shape.strides[0] + place * v_shape.strides[1] +
-                                  (i64)shared_head * v_shape.strides[2];
-            keys[i].bits = reinterpret_cast<const uint4*>(key)[chunk];
-            values[i].bits = reinterpret_cast<const uint4*>(value)[chunk];
-        }
-    }
-};
-
 // Stores an element of a result by its sums.
 __device__ __forceinline__ void store_head(ELEMENT* to, const Shape& shape, u32 token, u32 head,
                                            u32 d, float sum, float total) {
@@ -133,7 +107,7 @@ __device__ __forceinline__ void store_head(ELEMENT* to, const Shape& shape, u32 
         As::store(total == 0 ? 0.0f : sum / total);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
     token_attention(ELEMENT* to, const Shape to_shape, CACHED* k_to, const Shape k_to_shape,
                     CACHED* v_to, const Shape v_to_shape, u32* arrived, float* parts,
                     const CACHED* k, const Shape k_shape, const CACHED* v, const Shape v_shape,
@@ -144,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     const ELEMENT* k_norm, i64 k_norm_stride,
                     double eps, double magnitude, double scale, double limit, u64 window,
                     u64 groups, u64* fault) {
-    __shared__ float queries[GROUP][LENGTH];
+    __shared__ __align__(16) float queries[GROUP][LENGTH];
     __shared__ __align__(16) CACHED own_key[LENGTH], own_value[LENGTH];
     __shared__ union {
         float rows[WARPS][2][LENGTH];
@@ -188,11 +162,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sine_cosine((float)last * frequency[(i64)pair * frequency_stride], &sine, &cosine);
         factors[pair] = make_float2(sine * (float)magnitude, cosine * (float)magnitude);
     }
-    const TABLE* blocks = table + own * table_shape.strides[0];
-    KeyTile tile;
-    u64 base = from + warp * KEYS;
-    tile.load(base, until, (u64)last, k, k_shape, v, v_shape, blocks, table_shape.strides[1],
-              shared_head);
+    const CachedRows rows = {k + (i64)shared_head * k_shape.strides[2],
+                             v + (i64)shared_head * v_shape.strides[2],
+                             k_shape.strides[0],
+                             k_shape.strides[1],
+                             v_shape.strides[0],
+                             v_shape.strides[1],
+                             table_shape.strides[1],
+                             table + own * table_shape.strides[0],
+                             k_shape.extents[0],
+                             places};
+    // The key that is not in the cache yet, if it is of this part.
+    const u32 own_number = has_own ? (u32)last : 0xffffffffu;
+    PartSums sums;
+    u32 base = (u32)from + warp * KEYS_OF_WARP;
+    sums.load(rows, base, (u32)until, own_number);
     __syncthreads();
     if (IS_EARLY) wait_for_previous();
 
@@ -210,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         put_head(turned_row, shared.rows[warp][0], of_x + (i64)(column * LENGTH) * x_shape.strides[1],
                  x_shape.strides[1], is_key ? k_norm : q_norm, is_key ? k_norm_stride : q_norm_stride,
                  (float)eps, factors,
-                 is_key ? 1.0f : (float)scale);
+                 is_key ? 1.0f : (float)scale * (HAS_LIMIT ? 1.0f : LOG2_E));
         if (is_key) {
             for (u32 d = lane; d < LENGTH; d += 32) own_key[d] = Kept::store(turned_row[d]);
         }
@@ -236,84 +220,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
-    // Lanes behind a head's elements have none.
-    const u32 chunk = lane % LANES, of_warp = lane / LANES;
-    const bool has_chunk = chunk * WIDTH < LENGTH;
-    float q[GROUP][WIDTH];
-    Gathered all[GROUP];
-#pragma unroll
-    for (u32 g = 0; g < GROUP; g++) {
-        all[g].most = LEAST_SCORE;
-        all[g].total = 0;
-#pragma unroll
-        for (u32 e = 0; e < WIDTH; e++) {
-            q[g][e] = has_chunk ? queries[g][chunk * WIDTH + e] : 0.0f;
-            all[g].values[e] = 0;
+    sums.begin(queries);
+    while (true) {
+        if (has_own) {
+            sums.put_own(base, own_number, reinterpret_cast<const uint4*>(own_key),
+                         reinterpret_cast<const uint4*>(own_value));
         }
-    }
-    while (base < until) {
-#pragma unroll
-        for (u32 i = 0; i < LOADED; i++) {
-            if (base + i * (WARPS * KEYS) + of_warp != (u64)last || !has_chunk) continue;
-            tile.keys[i].bits = reinterpret_cast<const uint4*>(own_key)[chunk];
-            tile.values[i].bits = reinterpret_cast<const uint4*>(own_value)[chunk];
-        }
-#pragma unroll
-        for (u32 g = 0; g < GROUP; g++) {
-            float scores[LOADED], most = all[g].most;
-#pragma unroll
-            for (u32 i = 0; i < LOADED; i++) {
-                float sum = 0;
-#pragma unroll
-                for (u32 e = 0; e < WIDTH; e++) {
-                    sum = fmaf(q[g][e], (float)Kept::load(tile.keys[i].values[e]), sum);
-                }
-#pragma unroll
-                for (u32 distance = LANES / 2; distance > 0; distance /= 2) {
-                    sum += __shfl_xor_sync(EACH_LANE, sum, distance);
-                }
-                if (limit > 0) sum = (float)limit * tanhf(sum / (float)limit);
-                scores[i] = tile.is_there[i] ? sum : LEAST_SCORE;
-                // NaN stays.
-                most = scores[i] != scores[i] || scores[i] > most ? scores[i] : most;
-            }
-            const float by = Gathered::factor(all[g].most, most);
-            all[g].most = most;
-            all[g].total *= by;
-#pragma unroll
-            for (u32 e = 0; e < WIDTH; e++) all[g].values[e] *= by;
-#pragma unroll
-            for (u32 i = 0; i < LOADED; i++) {
-                const float weight = Gathered::factor(scores[i], most);
-                all[g].total += weight;
-#pragma unroll
-                for (u32 e = 0; e < WIDTH; e++) {
-                    all[g].values[e] =
-                        fmaf(weight, (float)Kept::load(tile.values[i].values[e]), all[g].values[e]);
-                }
-            }
-        }
-        base += WARPS * KEYS * LOADED;
         if (base >= until) break;
-        tile.load(base, until, (u64)last, k, k_shape, v, v_shape, blocks, table_shape.strides[1],
-                  shared_head);
+        base += WARPS * KEYS_OF_WARP;
+        sums.add(rows, base, (u32)until, own_number, (float)limit);
     }
     // The rows are in `queries` and `own_key` by now.
-#pragma unroll
-    for (u32 g = 0; g < GROUP; g++) {
-#pragma unroll
-        for (u32 distance = LANES; distance < 32; distance *= 2) all[g].join_lane(distance);
-        if (of_warp == 0 && has_chunk) {
-#pragma unroll
-            for (u32 e = 0; e < WIDTH; e++) {
-                shared.sums[warp][g][chunk * WIDTH + e] = all[g].values[e];
-            }
-        }
-        if (lane == 0) {
-            all_most[warp][g] = all[g].most;
-            all_totals[warp][g] = all[g].total;
-        }
-    }
+    sums.finish(shared.sums[warp], all_most[warp], all_totals[warp]);
     __syncthreads();
     float* own_parts = parts + ((u64)token * heads + first_head) * splits * PART;
     for (u32 at_head = threadIdx.x; at_head < GROUP * LENGTH; at_head += THREADS) {
@@ -321,12 +239,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float most = LEAST_SCORE, sum = 0, total = 0;
 #pragma unroll
         for (u32 w = 0; w < WARPS; w++) {
-            const float other = all_most[w][g];
-            most = other != other || other > most ? other : most;
+            most = larger(most, all_most[w][g]);
         }
 #pragma unroll
         for (u32 w = 0; w < WARPS; w++) {
-            const float by = Gathered::factor(all_most[w][g], most);
+            const float by = factor(all_most[w][g], most);
             sum += shared.sums[w][g][d] * by;
             total += all_totals[w][g] * by;
         }
@@ -357,12 +274,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float* of_head = own_parts + (u64)g * splits * PART;
         float most = LEAST_SCORE, sum = 0, total = 0;
         for (u32 other = 0; other < active; other++) {
-            const float own_most = __ldcg(of_head + other * PART + LENGTH);
-            most = own_most != own_most || own_most > most ? own_most : most;
+            most = larger(most, __ldcg(of_head + other * PART + LENGTH));
         }
         for (u32 other = 0; other < active; other++) {
             const float* part = of_head + other * PART;
-            const float by = Gathered::factor(__ldcg(part + LENGTH), most);
+            const float by = factor(__ldcg(part + LENGTH), most);
             sum += __ldcg(part + d) * by;
             total += __ldcg(part + LENGTH + 1) * by;
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 20] = [
+pub(crate) const HEADERS: [(&str, &str); 22] = [
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     ("block_codes.cuh", include_str!("../cuda/block_codes.cuh")),
     (
@@ -31,6 +31,8 @@ pub(crate) const HEADERS: [(&str, &str); 20] = [
     ("philox.cuh", include_str!("../cuda/philox.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
     ("runs.cuh", include_str!("../cuda/runs.cuh")),
+    ("token_lanes.cuh", include_str!("../cuda/token_lanes.cuh")),
+    ("token_tiles.cuh", include_str!("../cuda/token_tiles.cuh")),
     ("window.cuh", include_str!("../cuda/window.cuh")),
 ];
 

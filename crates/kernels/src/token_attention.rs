@@ -24,6 +24,8 @@ const MOST_POSITIONS: u64 = 1 << 31;
 /// Heads that share a block at most, and elements of them.
 const MOST_HEADS: u64 = 8;
 const MOST_ELEMENTS: u64 = 1024;
+/// Elements of a head for tensor cores at most: a warp has 16 keys and values in registers.
+const MOST_TILE_LENGTH: u64 = 128;
 /// Blocks that suffice for all multiprocessors, which have two each, and keys of a part at least.
 const ENOUGH_BLOCKS: u64 = 264;
 const LEAST_PART: u64 = 128;
@@ -147,6 +149,9 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
         .div_ceil(blocks)
         .clamp(1, room.div_ceil(LEAST_PART).max(1));
     let parts = program.reserve(Dtype::F32, &[tokens, heads, splits, length + 2])?;
+    let is_tiled = matches!(k.dtype(), Dtype::F16 | Dtype::Bf16)
+        && length.is_multiple_of(32)
+        && length <= MOST_TILE_LENGTH;
     let lanes = (length / (16 / k.dtype().bytes())).next_power_of_two();
     let source = include_str!("../cuda/token_attention.cu");
     let text = KernelText::new("token_attention.cu", source)
@@ -161,6 +166,8 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
         .with("GROUP", group)
         .with("LANES", lanes)
         .with("LEAST_PART", LEAST_PART)
+        .with("IS_TILED", u8::from(is_tiled))
+        .with("HAS_LIMIT", u8::from(all.limit > 0.0))
         .with("IS_EARLY", u8::from(is_early))
         .with("PAIRS", all.heads.frequency.shape()[0])
         .with(

@@ -89,9 +89,13 @@ fn token_operands(
 ) -> (OpDescriptor, Vec<Operand>) {
     let cached = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F8E4m3][random.usize(..4)];
     let width = 16 / cached.bytes();
-    let length = width * random.u64(1..=(96 / width).min(32));
+    // Of multiples of 32 there are forms for tensor cores.
+    let length = match random.bool() {
+        true => 32 * random.u64(1..=4),
+        false => width * random.u64(1..=(96 / width).min(32)),
+    };
     let (shared, places) = (random.u64(1..3), [1, 3, 16][random.usize(..3)]);
-    let heads = shared * [1, 2, 3, 4, 12][random.usize(..5)];
+    let heads = shared * [1, 2, 3, 4, 7, 8, 12][random.usize(..7)];
     // What is expected is computed one product after another.
     let most = (150_000 / (heads * length)).clamp(4, 700);
     let (tokens, own) = (random.u64(1..4), 1 + random.u64(..most / places + 1));
