@@ -22,6 +22,8 @@
 
 #define THREADS (WARPS * 32)
 #define EACH_LANE 0xffffffffu
+// Stages that are asked for before the kernel before has ended.
+#define FIRST_STAGES 1
 // Rows of a task, and lines of a stage.
 #define ROWS (32 / GROUP)
 #define COLUMNS (1 + IS_GATED)
@@ -212,7 +214,7 @@ __device__ __forceinline__ void put_four(const Vectors& to, u32 token, u32 four,
     }
     // A scale so small that its inverse is none is 0, and one of what is not finite NaN.
     const bool is_finite = most - most == 0, is_some = is_finite && most > 1e-36f;
-    const float inverse = is_some ? 127.0f * __frcp_rn(most) : 0.0f;
+    const float inverse = is_some ? __fdividef(127.0f, most) : 0.0f;
     const float scale = is_some ? most * (1.0f / 127.0f) : is_finite ? 0.0f : as_float(0x7fc00000);
     const float4 from = is_some ? v : make_float4(0, 0, 0, 0);
     const int codes[4] = {__float2int_rn(from.x * inverse), __float2int_rn(from.y * inverse),
@@ -241,15 +243,14 @@ __device__ __forceinline__ void put_four(const Vectors& to, u32 token, u32 four,
 #endif
 }
 
-// Puts the tokens' vectors in shared memory, by their norm.
-__device__ __forceinline__ void put_vectors(const Vectors& to, const ELEMENT* x, i64 x_row,
-                                            i64 x_column, const OwnFours& norm, float eps,
-                                            float (*partial)[WARPS]) {
+// Puts the tokens' vectors in shared memory, by their norm. The first one is `own`.
+__device__ __forceinline__ void put_vectors(const Vectors& to, OwnFours& own, const ELEMENT* x,
+                                            i64 x_row, i64 x_column, const OwnFours& norm,
+                                            float eps, float (*partial)[WARPS]) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
     for (u32 token = 0; token < TOKENS; token++) {
-        OwnFours own;
-        own.load(x + (i64)token * x_row, x_column);
+        if (token > 0) own.load(x + (i64)token * x_row, x_column);
 #if IS_NORMED
         float squares = 0;
 #pragma unroll
@@ -263,10 +264,12 @@ __device__ __forceinline__ void put_vectors(const Vectors& to, const ELEMENT* x,
         }
         if (lane == 0) partial[token][warp] = squares;
         __syncthreads();
-        squares = 0;
+        squares = lane < WARPS ? partial[token][lane] : 0.0f;
 #pragma unroll
-        for (u32 w = 0; w < WARPS; w++) squares += partial[token][w];
-        const float factor = 1.0f / sqrtf(squares / (float)(DEPTH > 0 ? DEPTH : 1) + eps);
+        for (u32 distance = 16; distance > 0; distance /= 2) {
+            squares += __shfl_xor_sync(EACH_LANE, squares, distance);
+        }
+        const float factor = rsqrtf(squares * (1.0f / (float)(DEPTH > 0 ? DEPTH : 1)) + eps);
 #pragma unroll
         for (u32 i = 0; i < OWN_FOURS; i++) {
             own.all[i].x *= factor * norm.all[i].x;
@@ -394,11 +397,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     OwnFours own_norm;
     allow_next();
     if (!IS_EARLY) wait_for_previous();
+    // What the wait takes is for the first rows; then the vector is asked for before further ones, as
+    // memory answers in order.
 #pragma unroll
-    for (u32 stage = 0; stage + 1 < STAGES; stage++) stream.load(ring + stage * STAGE_ROOM);
+    for (u32 stage = 0; stage + 1 < STAGES && stage < FIRST_STAGES; stage++) {
+        stream.load(ring + stage * STAGE_ROOM);
+    }
     if (IS_NORMED) own_norm.load(norm, norm_stride);
     if (IS_EARLY) wait_for_previous();
-    put_vectors(vectors, x, x_row, x_column, own_norm, (float)eps, partial);
+    OwnFours own_x;
+    own_x.load(x, x_column);
+#pragma unroll 1
+    for (u32 stage = FIRST_STAGES; stage + 1 < STAGES; stage++) {
+        stream.load(ring + stage * STAGE_ROOM);
+    }
+    put_vectors(vectors, own_x, x, x_row, x_column, own_norm, (float)eps, partial);
     __syncthreads();
 
     const u32 own = lane % GROUP, line = lane / GROUP;

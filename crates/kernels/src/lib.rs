@@ -48,6 +48,6 @@ pub mod window;
 pub use error::KernelError;
 pub use loader::{LoadedProgram, NativeLoader};
 pub use loops::along;
-pub use program::NativeProgram;
+pub use program::{NativeProgram, ProgramForm};
 pub use text::fingerprint;
 pub use view::MemoryView;

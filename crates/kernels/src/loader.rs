@@ -13,7 +13,7 @@ use fercuda_jit::{ALIGN, Bindings, BoundArg, BoundNames};
 use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
 
 use crate::error::KernelError;
-use crate::program::{NativeProgram, NativeStep, Parameter};
+use crate::program::{NativeProgram, NativeStep, Parameter, ProgramForm};
 use crate::text::{HEADERS, KernelText};
 use crate::view::{BoundPlace, check};
 
@@ -59,16 +59,22 @@ impl NativeLoader {
         })
     }
 
-    /// Compiles a program's kernels, or finds them: `make` gives its form for memory at multiples
-    /// of 16 bytes, and with `false` that for any.
+    /// Compiles a program's kernels, or finds them: `make` gives its forms for memory at multiples
+    /// of 16 bytes, and for any.
     ///
     /// # Errors
     /// As `make`; [`KernelError::Views`] of views of another program, or that may not be written,
     /// or of forms with other layouts; [`KernelError::Compile`] without NVRTC,
     /// [`KernelError::Cuda`] if the driver refuses the code.
-    pub fn load(&self, make: impl Fn(bool) -> Result<NativeProgram>) -> Result<LoadedProgram> {
+    pub fn load(
+        &self,
+        make: impl Fn(ProgramForm) -> Result<NativeProgram>,
+    ) -> Result<LoadedProgram> {
         let form = |is_aligned| -> Result<(NativeProgram, Vec<KernelText>)> {
-            let mut program = make(is_aligned)?;
+            let mut program = make(ProgramForm {
+                is_aligned,
+                shared_bytes: self.most_shared_bytes,
+            })?;
             program.check()?;
             for step in &mut program.steps {
                 step.overlaps_previous &= self.has_overlap;

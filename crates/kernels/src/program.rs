@@ -203,11 +203,22 @@ pub struct NativeProgram {
     pub(crate) fault: Option<MemoryView>,
     /// Whether the addresses of everything that is bound are multiples of 16.
     pub(crate) is_aligned: bool,
+    /// Dynamic shared memory that a block of the device may have.
+    pub(crate) most_shared_bytes: u32,
+}
+
+/// What a program is made for: the memory that it is bound to, and its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramForm {
+    /// Whether the addresses of everything that is bound are multiples of 16.
+    pub is_aligned: bool,
+    /// Dynamic shared memory that a block of the device may have, beside 1 KiB of its kernel's own.
+    pub shared_bytes: u32,
 }
 
 impl NativeProgram {
-    /// A program without launches, for memory at multiples of 16 bytes or at any.
-    pub fn new(inputs: &[Layout], outputs: &[Layout], is_aligned: bool) -> Self {
+    /// A program without launches.
+    pub fn new(inputs: &[Layout], outputs: &[Layout], form: ProgramForm) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -217,7 +228,8 @@ impl NativeProgram {
             steps: Vec::new(),
             scratch_bytes: 0,
             fault: None,
-            is_aligned,
+            is_aligned: form.is_aligned,
+            most_shared_bytes: form.shared_bytes,
         }
     }
 

@@ -26,10 +26,11 @@ pub const MOST_MATRICES: usize = 3;
 const MOST_OUTPUTS: u64 = 1 << 30;
 /// Blocks: one for each multiprocessor.
 const BLOCKS: u64 = 132;
-/// Bytes of shared memory of a block at most: a little less than every device since 2020 has.
-const MOST_SHARED: u64 = 98 << 10;
-/// More than half of what a multiprocessor of an H100 or H200 has.
-const WANTED_SHARED: u32 = 115 << 10;
+/// Units of a row of blocks from which a lane has two at once.
+const LONG_ROW: u64 = 256;
+/// Bytes of shared memory that a block takes where the device has them: so many that a block has a
+/// multiprocessor alone, and as few that one of attention has room beside it.
+const WANTED_SHARED: u32 = 200 << 10;
 
 /// What the rows of the weights are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +42,12 @@ pub enum TokenWeights {
 }
 
 impl TokenWeights {
-    /// Warps of a block, the stages of each, and bytes of a stage at most: the fastest of those
+    /// Warps of a block, the stages of each at most, and bytes of a stage: the fastest of those
     /// that were measured on an H200.
     fn shares(self) -> [u64; 3] {
         match self {
             Self::Plain => [8, 3, 5500],
-            Self::Blocks(_) => [24, 2, 2800],
+            Self::Blocks(_) => [24, 4, 2800],
         }
     }
 
@@ -223,12 +224,13 @@ struct TokenGeometry {
 }
 
 impl TokenGeometry {
+    /// The geometry for a device whose blocks have so many bytes of shared memory.
     fn of(
         product: &TokenProduct<'_>,
         rows: &[RowBytes],
         units: &RowUnits,
         (tokens, depth): (u64, u64),
-        is_aligned: bool,
+        (is_aligned, most_shared): (bool, u64),
     ) -> Self {
         let columns = 1 + u64::from(product.is_gated);
         let [warps, stages, most] = product.format.shares();
@@ -242,10 +244,15 @@ impl TokenGeometry {
             group *= 2;
         }
         let lines = 32 / group * columns;
-        // As few equal parts of a row as fit.
-        let chunks = (lines * units.row_bytes).div_ceil(most).max(1);
-        let turns = units.units.div_ceil(group * chunks);
-        let mut turns = turns.next_multiple_of(whole(group)).max(whole(group));
+        let turns = match product.format {
+            // As few equal parts of a row as fit.
+            TokenWeights::Plain => {
+                let chunks = (lines * units.row_bytes).div_ceil(most).max(1);
+                units.units.div_ceil(group * chunks)
+            }
+            TokenWeights::Blocks(_) if units.units >= LONG_ROW => 2,
+            TokenWeights::Blocks(_) => 1,
+        };
         let is_bound = |row: &RowBytes| {
             let is_aligned = is_aligned || row.view.place == BoundPlace::Scratch;
             is_aligned && row.view.offset_bytes % 16 == 0
@@ -261,24 +268,36 @@ impl TokenGeometry {
             }
             TokenWeights::Blocks(_) => tokens * (depth + 12 * units.units),
         };
+        let whole_turns = |turns: u64| turns.next_multiple_of(whole(group)).max(whole(group));
+        let mut own = Self {
+            warps,
+            stages,
+            group,
+            turns: whole_turns(turns),
+            is_async,
+            is_shifted: false,
+            shared_bytes: 0,
+        };
         loop {
-            let is_shifted = !has_even_rows || bytes_of_line(group, turns) % 16 != 0;
-            let is_shifted = is_shifted && is_async;
-            let line = bytes_of_line(group, turns) + if is_shifted { 15 } else { 0 };
-            let of_warp = stages * lines * line.next_multiple_of(16);
-            let shared_bytes = warps * of_warp + vectors.next_multiple_of(16);
-            if shared_bytes <= MOST_SHARED || turns <= whole(group) {
-                return Self {
-                    warps,
-                    stages,
-                    group,
-                    turns,
-                    is_async,
-                    is_shifted,
-                    shared_bytes,
-                };
+            let of_line = bytes_of_line(group, own.turns);
+            own.is_shifted = is_async && (!has_even_rows || of_line % 16 != 0);
+            let line = of_line + if own.is_shifted { 15 } else { 0 };
+            let of_warp = own.stages * lines * line.next_multiple_of(16);
+            own.shared_bytes = own.warps * of_warp + vectors.next_multiple_of(16);
+            // What makes the least difference is given up first.
+            if own.shared_bytes <= most_shared {
+                return own;
+            } else if own.stages > 3 {
+                own.stages -= 1;
+            } else if own.turns > whole(group) {
+                own.turns = whole_turns(own.turns / 2);
+            } else if own.stages > 2 {
+                own.stages -= 1;
+            } else if own.warps > 1 {
+                own.warps -= own.warps.div_ceil(4);
+            } else {
+                return own;
             }
-            turns = (turns / 2).next_multiple_of(whole(group)).max(whole(group));
         }
     }
 }
@@ -310,7 +329,9 @@ pub fn token_product(program: &mut NativeProgram, product: &TokenProduct<'_>) ->
     let is_copied = program.launches() > before;
     let units = product.units(depth);
     let is_aligned = program.is_aligned;
-    let shared = TokenGeometry::of(product, &rows, &units, (tokens, depth), is_aligned);
+    let most_shared = u64::from(program.most_shared_bytes.min(WANTED_SHARED));
+    let device = (is_aligned, most_shared);
+    let shared = TokenGeometry::of(product, &rows, &units, (tokens, depth), device);
     let is_near = |view: &MemoryView, along: usize| {
         view.place != BoundPlace::Scratch && view.has_vectors(is_aligned, along)
     };

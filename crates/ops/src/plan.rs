@@ -310,8 +310,8 @@ impl OpPlan {
         }
         let native = |kernel: &KernelRow, rule: &NativeRule| {
             let lower = kernel.lower.unwrap_or(rule.lower);
-            let loaded = device.kernels.load(|is_aligned| {
-                let mut program = NativeProgram::new(operands, &outputs, is_aligned);
+            let loaded = device.kernels.load(|form| {
+                let mut program = NativeProgram::new(operands, &outputs, form);
                 if op.is_checked() {
                     index::record_faults(&mut program)?;
                 }

@@ -19,6 +19,7 @@ use fercuda_ops::{KernelPolicy, OpDescriptor, OpError, OpPlan, oracle};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, ONE, Operand};
+use crate::views::UNLOADED;
 
 fn of(dtype: Dtype, shape: &[u64]) -> Layout {
     Layout::contiguous(dtype, shape).unwrap()
@@ -45,7 +46,7 @@ fn views() -> (NativeProgram, [MemoryView; 4]) {
         of(Dtype::I64, &[64]),
         of(Dtype::I64, &[2]),
     ];
-    let p = NativeProgram::new(&all, &[of(Dtype::F32, &[1, 1])], true);
+    let p = NativeProgram::new(&all, &[of(Dtype::F32, &[1, 1])], UNLOADED);
     let views = [p.input(0), p.input(1), p.input(2), p.output(0)];
     (p, views)
 }

@@ -11,6 +11,7 @@ use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::Bench;
+use crate::views::UNLOADED;
 
 fn of(dtype: Dtype, shape: &[u64]) -> Layout {
     Layout::contiguous(dtype, shape).unwrap()
@@ -144,7 +145,7 @@ fn assert_refused(result: Result<(), KernelError>, wanted: &str) {
 #[test]
 fn views_that_do_not_go_together_are_refused() {
     let inputs = [f32(&[4, 4]), i64(&[4]), f32(&[3])];
-    let mut p = NativeProgram::new(&inputs, &[f32(&[4, 4]), f32(&[2])], true);
+    let mut p = NativeProgram::new(&inputs, &[f32(&[4, 4]), f32(&[2])], UNLOADED);
     let [x, index, few] = [0, 1, 2].map(|at| p.input(at));
     let [to, small] = [0, 1].map(|at| p.output(at));
     let spec = NormSpec {

@@ -6,7 +6,9 @@ use fercuda_kernels::index::ScatterCombine;
 use fercuda_kernels::multiply::{ProductEpilogue, ProductKernel};
 use fercuda_kernels::random::RandomSeed;
 use fercuda_kernels::window::PoolKind;
-use fercuda_kernels::{KernelError, NativeProgram, copy, index, multiply, place, random, window};
+use fercuda_kernels::{
+    KernelError, NativeProgram, ProgramForm, copy, index, multiply, place, random, window,
+};
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan, oracle};
 use fercuda_tensor::{Dtype, Layout};
 
@@ -16,8 +18,14 @@ fn of(dtype: Dtype, shape: &[u64]) -> Layout {
     Layout::contiguous(dtype, shape).unwrap()
 }
 
+/// The form of programs that are not loaded.
+pub(crate) const UNLOADED: ProgramForm = ProgramForm {
+    is_aligned: true,
+    shared_bytes: 98 << 10,
+};
+
 fn program(inputs: &[Layout], output: Layout) -> NativeProgram {
-    NativeProgram::new(inputs, &[output], true)
+    NativeProgram::new(inputs, &[output], UNLOADED)
 }
 
 fn assert_refused(result: Result<(), KernelError>, wanted: &str) {
@@ -77,8 +85,8 @@ fn views_of_other_programs_and_written_operands_are_not_loaded() {
     let kernels = Bench::shared().device.kernels();
     let small = of(Dtype::F32, &[1]);
     let load = |inputs: &[Layout], output: Layout, add: &dyn Fn(&mut NativeProgram)| {
-        let loaded = kernels.load(|is_aligned| {
-            let mut p = NativeProgram::new(inputs, &[output], is_aligned);
+        let loaded = kernels.load(|form| {
+            let mut p = NativeProgram::new(inputs, &[output], form);
             add(&mut p);
             Ok(p)
         });
@@ -96,13 +104,13 @@ fn views_of_other_programs_and_written_operands_are_not_loaded() {
     assert_refused(load(&[], repeated, &|_| {}), "may overlap");
     let endless = Layout::strided(Dtype::F32, &[1 << 60], &[0]).unwrap();
     assert_refused(load(&[endless], small, &|_| {}), "elements of one layout");
-    let forms = kernels.load(|is_aligned| {
-        let output = if is_aligned {
+    let forms = kernels.load(|form| {
+        let output = if form.is_aligned {
             small
         } else {
             of(Dtype::F32, &[2])
         };
-        Ok(NativeProgram::new(&[], &[output], is_aligned))
+        Ok(NativeProgram::new(&[], &[output], form))
     });
     assert_refused(forms.map(|_| ()), "layouts of their own");
 }
