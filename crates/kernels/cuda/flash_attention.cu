@@ -6,6 +6,8 @@
 // KEYS of them at a time come through shared memory. Each row keeps its largest score, the sum of
 // weights, and the sum of values by them. Queries and weights are rounded to CACHED.
 //
+// With IS_PLAIN scores are neither limited nor biased.
+//
 // With BY_KEYS, all warps have the rows of one token, and each has a part of the keys; otherwise
 // each has 16 rows and all keys.
 #include "attention.cuh"
@@ -33,6 +35,13 @@ __device__ __forceinline__ float most_of(float a, float b) {
     float most;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
     return most;
+}
+
+// 2^x. It is 0 where that is below the least normal float.
+__device__ __forceinline__ float power_of_two(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
 }
 
 // What rows have in common.
@@ -178,8 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
     const u32 first_key = BY_KEYS ? warp * OWN_KEYS : 0;
-    const bool is_plain = limit == 0 && bias == 0;
-    const float factor = is_plain ? (float)(scale * (double)LOG2_E) : (float)scale;
+    const float factor = IS_PLAIN ? (float)(scale * (double)LOG2_E) : (float)scale;
     float sums[VALUE_LENGTH / 8][4] = {};
     float largest[2] = {LEAST_SCORE, LEAST_SCORE}, total[2] = {0.0f, 0.0f};
     __syncthreads();
@@ -259,28 +267,40 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 }
                 const bool has_all = mask == ALL_KEYS;
                 mask >>= first_key + lane % 4 * 2;
-                float most = largest[i];
 #pragma unroll
                 for (u32 j = 0; j < OWN_KEYS / 8; j++) {
 #pragma unroll
                     for (u32 c = 0; c < 2; c++) {
                         float& score = scores[j][2 * i + c];
                         score *= factor;
-                        if (!is_plain) {
-                            if (limit > 0) score = (float)limit * tanhf(score / (float)limit);
-                            if (bias > 0) {
-                                const i64 key = (i64)(first_key + lane % 4 * 2 + j * 8 + c);
-                                score += slope<float>(bias, biased, own_head[i]) * (float)(key - after);
-                            }
-                            score *= LOG2_E;
+#if !IS_PLAIN
+                        if (limit > 0) score = (float)limit * tanhf(score / (float)limit);
+                        if (bias > 0) {
+                            const i64 key = (i64)(first_key + lane % 4 * 2 + j * 8 + c);
+                            score += slope<float>(bias, biased, own_head[i]) * (float)(key - after);
                         }
-                        if (!has_all && !(mask >> (j * 8 + c) & 1)) score = LEAST_SCORE;
-                        most = most_of(most, score);
+                        score *= LOG2_E;
+#endif
                     }
+                }
+                if (!has_all) {
+#pragma unroll
+                    for (u32 j = 0; j < OWN_KEYS / 8; j++) {
+#pragma unroll
+                        for (u32 c = 0; c < 2; c++) {
+                            if (!(mask >> (j * 8 + c) & 1)) scores[j][2 * i + c] = LEAST_SCORE;
+                        }
+                    }
+                }
+                float most = largest[i];
+#pragma unroll
+                for (u32 j = 0; j < OWN_KEYS / 8; j++) {
+#pragma unroll
+                    for (u32 c = 0; c < 2; c++) most = most_of(most, scores[j][2 * i + c]);
                 }
                 most = most_of(most, __shfl_xor_sync(0xffffffff, most, 1));
                 most = most_of(most, __shfl_xor_sync(0xffffffff, most, 2));
-                const float by = largest[i] == most ? 1.0f : exp2f(largest[i] - most);
+                const float by = largest[i] == most ? 1.0f : power_of_two(largest[i] - most);
                 const float base = most == LEAST_SCORE ? 0.0f : most;
                 largest[i] = most;
                 float sum = 0;
@@ -289,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                     for (u32 c = 0; c < 2; c++) {
                         float& score = scores[j][2 * i + c];
-                        score = exp2f(score - base);
+                        score = power_of_two(score - base);
                         sum += score;
                     }
                 }

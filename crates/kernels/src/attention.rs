@@ -29,6 +29,10 @@ const MOST_QUERY_BYTES: u64 = 16 << 10;
 
 /// Blocks of the form for tensor cores for which positions are split: as many as run at once.
 const ENOUGH_TILES: u64 = 384;
+/// Blocks that suffice where a block has many rows, which are written for each split.
+const MULTIPROCESSORS: u64 = 132;
+/// Rows of all heads from which a block has 128 of them.
+const MANY_ROWS: u64 = 128 * MULTIPROCESSORS;
 /// Most elements of a head of that form.
 const MOST_TILE_LENGTH: u64 = 256;
 /// Elements of a key and a value together up to which a tile has 64 of both, and not 32.
@@ -420,12 +424,13 @@ fn attend_tiles(
     let (tokens, heads, length) = (q.shape()[0], q.shape()[1], q.shape()[2]);
     let (shared, value_length) = (k.shape()[2], v.shape()[3]);
     let per_key = heads / shared;
+    let by_keys = numbers.run.saturating_mul(per_key) < ENOUGH_ROWS || tokens == 1;
     // A warp has 16 keys, or 16 rows.
     let (keys, threads) = match length + value_length <= WIDE_TILE {
+        true if !by_keys && tokens * heads >= MANY_ROWS => (64, 256),
         true => (64, 128),
         false => (32, 64),
     };
-    let by_keys = numbers.run.saturating_mul(per_key) < ENOUGH_ROWS || tokens == 1;
     let most_rows = match by_keys {
         true => MOST_HEADS,
         false => u64::from(threads) / 2,
@@ -438,7 +443,12 @@ fn attend_tiles(
         false => (most_rows / group).min(tokens),
     };
     let blocks = tokens.div_ceil(of_tile) * shared * groups;
-    let splits = ENOUGH_TILES
+    let enough = if by_keys {
+        ENOUGH_TILES
+    } else {
+        MULTIPROCESSORS
+    };
+    let splits = enough
         .div_ceil(blocks)
         .clamp(1, views.room().div_ceil(keys).max(1));
     let parts = views.parts(program, Dtype::F32, splits)?;
@@ -449,6 +459,10 @@ fn attend_tiles(
         .with("TOKENS", of_tile)
         .with("KEYS", keys)
         .with("THREADS", threads)
+        .with(
+            "IS_PLAIN",
+            u8::from(numbers.limit == 0.0 && numbers.bias == 0.0),
+        )
         .with("BY_KEYS", u32::from(by_keys));
     let step = views
         .parameters(
