@@ -271,7 +271,7 @@ impl ModelDecoder {
             let first = self.limits.part_of_tokens(number);
             self.arguments.part(first..first + tokens)
         };
-        let [rows, table, runs, _] = self.limits.parts();
+        let [rows, runs, table, _] = self.limits.parts();
         let step = StepArguments {
             key,
             position: argument(1)?,
@@ -300,7 +300,11 @@ impl ModelDecoder {
             is_fused: self.limits.is_fused,
         };
         let x = self.x.first(tokens)?;
-        ops.choose_rows(&weights.embedding, &argument(0)?, &x)?;
+        let known = match key.continues {
+            true => self.best.first(tokens)?,
+            false => argument(0)?,
+        };
+        ops.choose_rows(&weights.embedding, &known, &x)?;
         if config.spec.is_scaled {
             let op = OpDescriptor::new("scale")?.number("by", (config.hidden as f64).sqrt())?;
             ops.add(op, &[&x], &[&x])?;

@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::time::Duration;
 
 use fercuda_grammar::TokenGrammar;
 use fercuda_modelfile::ModelFile;
@@ -19,21 +18,19 @@ use crate::choice::{ChosenToken, choose};
 use crate::config::ModelConfig;
 use crate::decoder::ModelDecoder;
 use crate::error::{LlmError, refused};
+use crate::exchange::{PendingChoices, StepExchange};
 use crate::memory_plan::{check_memory, limits};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
-use crate::sampler::{TokenSampler, log_sum};
+use crate::sampler::TokenSampler;
 use crate::states::{StatePool, state_pool};
-use crate::step_inputs::{PLACES, StepInputs, StepKey, StepLimits, TokenRun, bytes_of, padded};
+use crate::step_inputs::{PLACES, StepInputs, StepKey, StepLimits, TokenRun, padded};
 use crate::tensors::ModelTensors;
 use crate::weights::DecoderWeights;
 
 type Result<T> = std::result::Result<T, LlmError>;
-
-/// Position of the tokens of a step that is measured.
-const MEASURED_POSITION: u64 = 200;
 
 /// Tokens of one request in a step.
 struct StepPart {
@@ -44,33 +41,45 @@ struct StepPart {
     is_single: bool,
 }
 
+/// A step that is queued.
+#[derive(Debug)]
+struct QueuedStep {
+    key: StepKey,
+    /// Its requests, and how many tokens of each it computes.
+    parts: Vec<(RequestId, usize)>,
+    /// Requests of its rows of logits.
+    rows: Vec<RequestId>,
+    /// The most likely tokens, where these are what is chosen of all rows.
+    choices: Option<PendingChoices>,
+}
+
 /// A model that is loaded, with its requests.
 #[derive(Debug)]
 pub struct Engine {
-    session: Session,
+    /// A step behind the one whose tokens were taken last: it goes on by what that one chose, and
+    /// was queued before the host knew.
+    ahead: Option<QueuedStep>,
+    pub(crate) session: Session,
     config: ModelConfig,
-    limits: StepLimits,
+    pub(crate) limits: StepLimits,
     /// Most requests that run at once.
     requests: usize,
-    context: u64,
-    decoder: ModelDecoder,
-    planner: Planner,
-    steps: HashMap<StepKey, RecordedOps>,
+    pub(crate) context: u64,
+    pub(crate) decoder: ModelDecoder,
+    pub(crate) planner: Planner,
+    pub(crate) steps: HashMap<StepKey, RecordedOps>,
     graphs: Option<Graphs<GraphKey>>,
     /// Steps that have run, and whether they can be captured.
     captured: HashMap<StepKey, bool>,
     workspace: Option<DeviceTensor>,
-    arguments: (BufferId, StepInputs),
+    pub(crate) inputs: StepInputs,
+    pub(crate) exchange: StepExchange,
     /// Logits of the first rows, by their number.
     logits: HashMap<u64, BufferId>,
     logits_all: BufferId,
-    /// The most likely token of each row.
-    best: BufferId,
-    /// Their logits.
-    best_values: BufferId,
-    pool: BlockPool,
+    pub(crate) pool: BlockPool,
     /// Slots of states, where layers have some.
-    states: Option<StatePool>,
+    pub(crate) states: Option<StatePool>,
     running: Vec<RunningRequest>,
     waiting: VecDeque<RunningRequest>,
     next: u64,
@@ -154,7 +163,10 @@ impl Engine {
             true => Some(session.graphs(GraphBudget::default())?),
             false => None,
         };
+        let inputs = StepInputs::new(limits);
+        let exchange = StepExchange::new(&session, &inputs, [arguments, best, values])?;
         Ok(Self {
+            ahead: None,
             graphs,
             captured: HashMap::new(),
             session,
@@ -164,11 +176,10 @@ impl Engine {
             planner: Planner::new(device),
             steps: HashMap::new(),
             workspace: None,
-            arguments: (arguments, StepInputs::new(limits)),
+            inputs,
+            exchange,
             logits: HashMap::new(),
             logits_all,
-            best,
-            best_values: values,
             pool: BlockPool::new(limits.blocks as u32),
             states: state_pool(&limits),
             running: Vec::new(),
@@ -239,7 +250,7 @@ impl Engine {
         Ok(id)
     }
 
-    fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let count = tokens.len() as u64;
         if count == 0 {
             return Err(refused("a prompt without tokens", "one token at least"));
@@ -258,80 +269,6 @@ impl Engine {
         }
     }
 
-    /// Logarithms of the probabilities of tokens, each behind all before it: of the second one and
-    /// of those that follow. As many are computed at once as requests may run.
-    ///
-    /// # Errors
-    /// [`LlmError::Request`] of tokens that do not fit, or while requests are there; else as
-    /// [`Engine::step`].
-    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
-        self.check_tokens(tokens)?;
-        if !self.is_idle() {
-            let what = "scores while requests run";
-            return Err(refused(what, "when they have ended"));
-        }
-        let wanted = tokens.len().div_ceil(PLACES as usize);
-        let blocks: Vec<u32> = std::iter::from_fn(|| self.pool.take())
-            .take(wanted)
-            .collect();
-        // No request has one.
-        let slot = self.states.as_mut().and_then(StatePool::take);
-        let scores = match blocks.len() == wanted {
-            true => self.score_in(tokens, &blocks, slot),
-            false => {
-                let what = format!("{} tokens in {} blocks", tokens.len(), blocks.len());
-                Err(refused(what, "a larger cache"))
-            }
-        };
-        self.pool.give_back(blocks);
-        if let Some((states, slot)) = self.states.as_mut().zip(slot) {
-            states.give_back(slot);
-        }
-        scores
-    }
-
-    fn score_in(&mut self, tokens: &[u32], blocks: &[u32], slot: Option<u32>) -> Result<Vec<f32>> {
-        let vocabulary = self.decoder.vocabulary() as usize;
-        let mut scores = Vec::new();
-        for first in (0..tokens.len()).step_by(self.limits.requests as usize) {
-            let own = &tokens[first..tokens.len().min(first + self.limits.requests as usize)];
-            let block = &mut self.arguments.1;
-            block.clear();
-            block.set_blocks(0, blocks);
-            for (at, token) in own.iter().enumerate() {
-                block.set_token(at, *token, first + at, 0);
-                block.set_place(at, first + at, blocks);
-                block.set_row(at, at as i32);
-            }
-            let rows = (own.len() as u64).next_power_of_two();
-            let key = StepKey {
-                singles: 0,
-                runs: rows,
-                rows,
-            };
-            let run = TokenRun {
-                first: 0,
-                count: own.len(),
-                from: slot.filter(|_| first > 0),
-                to: slot,
-                kept: None,
-            };
-            self.arguments.1.set_runs(&[run], key);
-            self.queue(key)?;
-            let of_rows = self.logits_of(rows)?;
-            let logits: Vec<f32> = self.session.download(of_rows)?;
-            let followers = tokens[first + 1..].iter();
-            for (logits, token) in logits.chunks(vocabulary).take(own.len()).zip(followers) {
-                let score = logits[*token as usize] - log_sum(logits);
-                if score.is_nan() {
-                    return Err(LlmError::NotNumbers);
-                }
-                scores.push(score);
-            }
-        }
-        Ok(scores)
-    }
-
     /// Takes a request back; returns whether it was there.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let before = self.running.len() + self.waiting.len();
@@ -348,81 +285,173 @@ impl Engine {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Computes some tokens of the requests that run, and returns those that were chosen.
+    /// Computes some tokens of the requests that run, and returns those that were chosen. Where the
+    /// most likely tokens are chosen, the step behind is queued before this one's are known; of a
+    /// request that they end, it is in vain.
     ///
     /// # Errors
     /// [`LlmError::Op`] and [`LlmError::Runtime`] of the device.
     pub fn step(&mut self) -> Result<Vec<GenerationEvent>> {
-        self.admit();
-        let parts = self.schedule();
-        if parts.is_empty() {
-            return Ok(Vec::new());
+        let events = self.next_step();
+        if events.is_err() {
+            self.forget_computed();
         }
-        let (key, rows) = self.fill_arguments(&parts);
-        let chosen = match self.compute(key, &rows) {
-            Ok(chosen) => chosen,
-            Err(error) => {
-                self.forget_computed();
-                return Err(error);
-            }
-        };
-        for part in &parts {
-            let request = &mut self.running[part.request];
-            self.computed += part.count as u64;
-            request.keep_prefix(part.count, &mut self.pool, self.states.as_mut());
-        }
-        Ok(self.report(&rows, chosen))
+        events
     }
 
-    /// Computes a step, and what is chosen of its rows, or why none is.
-    fn compute(
-        &mut self,
-        key: StepKey,
-        rows: &[usize],
-    ) -> Result<Vec<std::result::Result<ChosenToken, FinishReason>>> {
+    fn next_step(&mut self) -> Result<Vec<GenerationEvent>> {
+        let queued = match self.ahead.take() {
+            Some(queued) => queued,
+            None => {
+                self.admit();
+                let parts = self.schedule();
+                if parts.is_empty() {
+                    return Ok(Vec::new());
+                }
+                self.queue_step(&parts, false)?
+            }
+        };
+        for (id, count) in &queued.parts {
+            if let Some(at) = self.place_of(*id) {
+                self.computed += *count as u64;
+                let states = self.states.as_mut();
+                self.running[at].keep_prefix(*count, &mut self.pool, states);
+            }
+        }
+        if let Some(parts) = self.parts_ahead(&queued) {
+            self.ahead = Some(self.queue_step(&parts, true)?);
+        }
+        let chosen = self.chosen(&queued.rows, queued.key, queued.choices)?;
+        Ok(self.report(chosen))
+    }
+
+    fn place_of(&self, id: RequestId) -> Option<usize> {
+        self.running.iter().position(|it| it.id == id)
+    }
+
+    /// Fills the argument block, and queues its step, and the copy of what it chooses.
+    fn queue_step(&mut self, parts: &[StepPart], continues: bool) -> Result<QueuedStep> {
+        let (key, rows) = self.fill_arguments(parts, continues);
         self.queue(key)?;
+        // The largest of each row is known on the device.
+        let is_largest = |at: &usize| self.running[*at].takes_largest();
+        let choices = match !rows.is_empty() && rows.iter().all(is_largest) {
+            true => Some(self.exchange.copy_choices(self.session.stream())?),
+            false => None,
+        };
+        let id = |at: usize| self.running[at].id;
+        Ok(QueuedStep {
+            key,
+            parts: parts.iter().map(|it| (id(it.request), it.count)).collect(),
+            rows: rows.into_iter().map(id).collect(),
+            choices,
+        })
+    }
+
+    /// The parts of a step that goes on by what that one chooses, whatever this is: there is one if
+    /// all requests that run are in that step, each with a row and the most likely token, none ends
+    /// by its length, and none waits that could run.
+    fn parts_ahead(&mut self, queued: &QueuedStep) -> Option<Vec<StepPart>> {
+        let is_alone = self.waiting.is_empty() || self.running.len() == self.requests;
+        if queued.choices.is_none()
+            || queued.key.runs > 0
+            || queued.rows.len() != self.running.len()
+            || !is_alone
+        {
+            return None;
+        }
+        let rows = queued.rows.iter().map(|id| self.place_of(*id));
+        let rows = rows.collect::<Option<Vec<usize>>>()?;
+        let places = PLACES as usize;
+        let goes_on = |at: &usize| {
+            let request = &self.running[*at];
+            let known = request.tokens.len() + 1;
+            // A state that is kept in vain would be instead of one that is of use.
+            let is_kept = self.states.is_some() && known.is_multiple_of(places);
+            known - request.prompt < request.max_tokens
+                && known as u64 <= self.context
+                && request.computed + 1 == known
+                && !is_kept
+        };
+        let lacks = |at: &usize| {
+            let request = &self.running[*at];
+            request.blocks.len() * places <= request.computed
+        };
+        if !rows.iter().all(goes_on)
+            || rows.iter().filter(|at| lacks(at)).count() > self.pool.free()
+        {
+            return None;
+        }
+        for at in &rows {
+            let request = &mut self.running[*at];
+            if request.blocks.len() * places <= request.computed {
+                request.blocks.push(self.pool.take()?);
+            }
+        }
+        let part = |request| StepPart {
+            request,
+            count: 1,
+            is_single: true,
+        };
+        Some(rows.into_iter().map(part).collect())
+    }
+
+    /// What is chosen of each row of a step, or why none is, of the requests that are still there.
+    fn chosen(
+        &mut self,
+        rows: &[RequestId],
+        key: StepKey,
+        choices: Option<PendingChoices>,
+    ) -> Result<Vec<(usize, std::result::Result<ChosenToken, FinishReason>)>> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        // The largest of each row is known on the device.
-        let is_largest = |at: &usize| {
-            let request = &self.running[*at];
-            let is_free = request.top.is_none() && request.grammar.is_none();
-            is_free && request.sampler.takes_largest()
+        let there = |at: &Self, rows: &[RequestId]| -> Vec<Option<usize>> {
+            rows.iter().map(|id| at.place_of(*id)).collect()
         };
-        if rows.iter().all(is_largest) {
-            let best: Vec<i64> = self.session.download(self.best)?;
-            let values: Vec<f32> = self.session.download(self.best_values)?;
-            let chosen = best.iter().zip(values).take(rows.len());
-            let chosen = chosen.map(|(token, value)| {
+        if let Some(pending) = choices {
+            let best = self.exchange.choices(pending, rows.len())?;
+            let chosen = there(self, rows).into_iter().zip(best);
+            let chosen = chosen.filter_map(|(at, (token, value))| {
                 let is_possible = !value.is_nan() && value != f32::NEG_INFINITY;
                 let chosen = ChosenToken {
-                    token: *token as u32,
+                    token,
                     log_probability: None,
                     top: Vec::new(),
                 };
-                is_possible.then_some(chosen).ok_or(FinishReason::Failed)
+                Some((
+                    at?,
+                    is_possible.then_some(chosen).ok_or(FinishReason::Failed),
+                ))
             });
             return Ok(chosen.collect());
         }
         let of_rows = self.logits_of(key.rows)?;
+        let places = there(self, rows);
         // While the device computes.
-        let allowed = rows.iter().map(|at| {
-            let grammar = self.running[*at].grammar.as_mut();
+        let allowed = places.iter().map(|at| {
+            let grammar = self.running[(*at)?].grammar.as_mut();
             grammar.map(TokenGrammar::allowed)
         });
         let allowed: Vec<_> = allowed.collect();
         let mut logits: Vec<f32> = self.session.download(of_rows)?;
         let vocabulary = self.decoder.vocabulary() as usize;
-        let rows = rows.iter().zip(logits.chunks_mut(vocabulary)).zip(allowed);
-        let chosen =
-            rows.map(|((at, logits), allowed)| choose(&mut self.running[*at], logits, allowed));
+        let rows = places
+            .iter()
+            .zip(logits.chunks_mut(vocabulary))
+            .zip(allowed);
+        let chosen = rows.filter_map(|((at, logits), allowed)| {
+            let at = (*at)?;
+            Some((at, choose(&mut self.running[at], logits, allowed)))
+        });
         Ok(chosen.collect())
     }
 
     /// Has all that runs computed again, and forgets what is kept: a step has failed, and earlier
     /// ones that were behind it may have too.
     fn forget_computed(&mut self) {
+        self.ahead = None;
+        self.inputs.forget_uploaded();
         self.pool = BlockPool::new(self.limits.blocks as u32);
         self.states = state_pool(&self.limits);
         for request in &mut self.running {
@@ -563,12 +592,12 @@ impl Engine {
     }
 
     /// Fills the argument block; returns the step that it is for, and the requests whose logits are
-    /// computed.
-    fn fill_arguments(&mut self, parts: &[StepPart]) -> (StepKey, Vec<usize>) {
+    /// computed. A step that continues has of each request the token that is being chosen.
+    fn fill_arguments(&mut self, parts: &[StepPart], continues: bool) -> (StepKey, Vec<usize>) {
         let of_singles = parts.iter().filter(|it| it.is_single).count();
         let singles = padded(of_singles);
         let of_runs: usize = parts.iter().map(|it| it.count).sum::<usize>() - of_singles;
-        let block = &mut self.arguments.1;
+        let block = &mut self.inputs;
         block.clear();
         let (mut at, mut rows, mut runs) = (0, Vec::new(), Vec::new());
         // Those that generate come first.
@@ -582,16 +611,17 @@ impl Engine {
                 at = singles as usize;
             }
             let request = &mut self.running[part.request];
+            let known = request.tokens.len() + usize::from(continues);
             let states = self.states.as_mut();
-            runs.extend(states.and_then(|it| request.run((at, part.count), it)));
+            runs.extend(states.and_then(|it| request.run((at, part.count), known, it)));
             block.set_blocks(request.row, &request.blocks);
             for position in request.computed..request.computed + part.count {
-                let token = request.tokens[position];
+                let token = request.tokens.get(position).copied().unwrap_or_default();
                 block.set_token(at, token, position, request.row);
                 block.set_place(at, position, &request.blocks);
                 at += 1;
             }
-            if request.computed + part.count == request.tokens.len() {
+            if request.computed + part.count == known {
                 block.set_row(rows.len(), at as i32 - 1);
                 rows.push(part.request);
             }
@@ -600,20 +630,21 @@ impl Engine {
             singles,
             runs: padded(of_runs).min(self.limits.tokens - singles),
             rows: (rows.len().max(1) as u64).next_power_of_two(),
+            continues,
         };
-        self.arguments.1.set_runs(&runs, key);
+        self.inputs.set_runs(&runs, key);
         (key, rows)
     }
 
     /// Queues a step with its arguments.
-    fn queue(&mut self, key: StepKey) -> Result<()> {
-        let (id, block) = &self.arguments;
-        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+    pub(crate) fn queue(&mut self, key: StepKey) -> Result<()> {
+        let stream = self.session.stream();
+        self.exchange.upload(&mut self.inputs, stream)?;
         self.prepare(key)?;
         self.run(key)
     }
 
-    fn prepare(&mut self, key: StepKey) -> Result<()> {
+    pub(crate) fn prepare(&mut self, key: StepKey) -> Result<()> {
         if self.steps.contains_key(&key) {
             return Ok(());
         }
@@ -663,49 +694,7 @@ impl Engine {
         step.run(stream)
     }
 
-    /// Ops of a step of so many tokens, with their kernels and their times on the device, in order.
-    /// Nothing may run; what the cache has is lost.
-    ///
-    /// # Errors
-    /// [`LlmError::Op`] and [`LlmError::Runtime`] of the device.
-    pub fn op_times(
-        &mut self,
-        tokens: u64,
-        rounds: usize,
-    ) -> Result<Vec<(&'static str, &'static str, Duration)>> {
-        let all = tokens.clamp(1, self.limits.tokens).next_power_of_two();
-        let (singles, runs) = match all {
-            1 => (1, 0),
-            _ => (0, all),
-        };
-        let key = StepKey {
-            singles,
-            runs,
-            rows: 1,
-        };
-        self.prepare(key)?;
-        let (id, block) = &mut self.arguments;
-        block.clear();
-        let position = MEASURED_POSITION.min(self.context - 1) as usize;
-        for at in 0..all as usize {
-            block.set_token(at, 0, position, 0);
-        }
-        let run = TokenRun {
-            count: all as usize,
-            ..TokenRun::default()
-        };
-        block.set_runs(&[run], key);
-        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
-        let Some(step) = self.steps.get(&key) else {
-            return Ok(Vec::new());
-        };
-        let times = step.times(self.planner.context(), self.session.stream(), rounds.max(1))?;
-        self.pool = BlockPool::new(self.limits.blocks as u32);
-        self.states = state_pool(&self.limits);
-        Ok(times)
-    }
-
-    fn logits_of(&mut self, rows: u64) -> Result<BufferId> {
+    pub(crate) fn logits_of(&mut self, rows: u64) -> Result<BufferId> {
         if let Some(known) = self.logits.get(&rows) {
             return Ok(*known);
         }
@@ -718,12 +707,11 @@ impl Engine {
     /// Takes the chosen tokens of requests, and ends those that are complete.
     fn report(
         &mut self,
-        rows: &[usize],
-        chosen: Vec<std::result::Result<ChosenToken, FinishReason>>,
+        chosen: Vec<(usize, std::result::Result<ChosenToken, FinishReason>)>,
     ) -> Vec<GenerationEvent> {
         let mut events = Vec::new();
-        for (request, chosen) in rows.iter().zip(chosen) {
-            let request = &mut self.running[*request];
+        for (at, chosen) in chosen {
+            let request = &mut self.running[at];
             let chosen = match chosen {
                 Ok(chosen) => chosen,
                 Err(reason) => {

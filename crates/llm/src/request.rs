@@ -160,6 +160,11 @@ pub(crate) struct RequestStates {
 }
 
 impl RunningRequest {
+    /// Whether its next token is the most likely one, and nothing else of the logits is needed.
+    pub(crate) fn takes_largest(&self) -> bool {
+        self.top.is_none() && self.grammar.is_none() && self.sampler.takes_largest()
+    }
+
     /// Takes kept blocks that the tokens begin with. At least one token is left to be computed,
     /// which gives the logits. Where layers have states, the blocks are those behind which one is
     /// kept, and a slot is taken; returns whether there was one.
@@ -244,22 +249,23 @@ impl RunningRequest {
         }
     }
 
-    /// The run of its next tokens. Where its state is kept behind one of them, that is at the end
-    /// of a block: the last one of a prompt before its end, or one of the answer, for which the one
-    /// before is given up.
+    /// The run of its next tokens, of so many that are known or being chosen. Where its state is
+    /// kept behind one of them, that is at the end of a block: the last one of a prompt before its
+    /// end, or one of the answer, for which the one before is given up.
     pub(crate) fn run(
         &mut self,
         (first, count): (usize, usize),
+        known: usize,
         pool: &mut StatePool,
     ) -> Option<TokenRun> {
         let (computed, places) = (self.computed, PLACES as usize);
         let end = computed + count;
-        let is_last = end == self.tokens.len();
+        let is_last = end == known;
         let own = self.states.as_mut()?;
         let boundary = match is_last && count == 1 {
             _ if own.shared == end => end,
             true => end / places * places,
-            false => (self.tokens.len() - 1) / places * places,
+            false => (known - 1) / places * places,
         };
         let mark = boundary.checked_sub(computed);
         if let Some(mark) = mark.filter(|it| (1..=count).contains(it)) {

@@ -1,5 +1,7 @@
 //! Sizes of steps, and what a step reads of its tokens.
 
+use std::ops::Range;
+
 use fercuda_runtime::GraphKey;
 
 /// Positions of a block of the cache.
@@ -40,18 +42,18 @@ impl StepLimits {
         key.singles + key.runs.min(self.requests)
     }
 
-    /// Where rows of logits, the table and the runs begin among the numbers of a step, and their
+    /// Where rows of logits, the runs and the table begin among the numbers of a step, and their
     /// count. Each part begins at a multiple of 16 bytes, which kernels are faster for.
     pub(crate) fn parts(&self) -> [u64; 4] {
         let each = |count: u64| count.next_multiple_of(4);
         let rows = 4 * each(self.tokens);
-        let table = rows + each(self.requests);
-        let runs = table + each(self.requests * self.blocks_each);
+        let runs = rows + each(self.requests);
         let count = match self.slots {
             0 => 0,
             _ => 2 * self.requests,
         };
-        [rows, table, runs, runs + count * RUN_NUMBERS]
+        let table = runs + each(count * RUN_NUMBERS);
+        [rows, runs, table, table + self.requests * self.blocks_each]
     }
 
     /// Where a number of each token begins.
@@ -69,6 +71,8 @@ pub(crate) struct StepKey {
     pub(crate) runs: u64,
     /// Rows of logits.
     pub(crate) rows: u64,
+    /// Whether the tokens are those that the step before chose, in their order.
+    pub(crate) continues: bool,
 }
 
 impl StepKey {
@@ -79,8 +83,11 @@ impl StepKey {
     /// The key of its graph.
     pub(crate) fn graph(self) -> GraphKey {
         GraphKey {
-            // Both are below 2^32, as the argument block has numbers of 32 bits.
-            words: [self.singles << 32 | self.runs, self.rows],
+            // Each is below 2^32, as the argument block has numbers of 32 bits.
+            words: [
+                self.singles << 32 | self.runs,
+                self.rows << 1 | u64::from(self.continues),
+            ],
             ..GraphKey::default()
         }
     }
@@ -93,6 +100,8 @@ impl StepKey {
 pub(crate) struct StepInputs {
     pub(crate) limits: StepLimits,
     pub(crate) values: Vec<i32>,
+    /// Blocks of each sequence that are not uploaded, from its first one on.
+    changed: Vec<usize>,
 }
 
 impl StepInputs {
@@ -100,6 +109,7 @@ impl StepInputs {
     pub(crate) fn new(limits: StepLimits) -> Self {
         let mut block = Self {
             values: vec![0; Self::len(&limits) as usize],
+            changed: vec![0; limits.requests as usize],
             limits,
         };
         block.clear();
@@ -110,11 +120,13 @@ impl StepInputs {
         limits.parts()[3]
     }
 
-    /// Makes every token padding: it has no position, and a place behind the cache.
+    /// Makes every token padding: it has no position, and a place behind the cache. The table
+    /// stays, as most of it is of the next step too.
     pub(crate) fn clear(&mut self) {
         let limits = self.limits;
         let behind = i32::try_from(limits.blocks * limits.places).unwrap_or(i32::MAX);
-        self.values.fill(0);
+        let [_, _, table, _] = limits.parts();
+        self.values[..table as usize].fill(0);
         let mut set = |number: u64, value: i32| {
             let first = limits.part_of_tokens(number) as usize;
             self.values[first..first + limits.tokens as usize].fill(value);
@@ -154,22 +166,52 @@ impl StepInputs {
     /// Sets the blocks of a sequence.
     pub(crate) fn set_blocks(&mut self, sequence: usize, blocks: &[u32]) {
         let each = self.limits.blocks_each as usize;
-        let [_, table, ..] = self.limits.parts();
+        let [_, _, table, _] = self.limits.parts();
         let first = table as usize + sequence * each;
-        for (to, own) in self.values[first..first + each].iter_mut().zip(blocks) {
-            *to = own.cast_signed();
+        let row = self.values[first..first + each].iter_mut().zip(blocks);
+        for (at, (to, own)) in row.enumerate() {
+            if *to != own.cast_signed() {
+                *to = own.cast_signed();
+                self.changed[sequence] = self.changed[sequence].max(at + 1);
+            }
         }
+    }
+
+    /// Numbers of the largest part that [`StepInputs::take_changed`] gives.
+    pub(crate) fn largest_part(&self) -> usize {
+        let [_, _, table, _] = self.limits.parts();
+        table.max(self.limits.blocks_each) as usize
+    }
+
+    /// Has all of the table uploaded again.
+    pub(crate) fn forget_uploaded(&mut self) {
+        self.changed.fill(self.limits.blocks_each as usize);
+    }
+
+    /// Parts that are to be uploaded, and count as uploaded then: all before the table, and what
+    /// has changed of its rows.
+    pub(crate) fn take_changed(&mut self) -> Vec<Range<usize>> {
+        let [_, _, table, _] = self.limits.parts();
+        let (table, each) = (table as usize, self.limits.blocks_each as usize);
+        let rows = self.changed.iter_mut().enumerate();
+        let rows = rows.filter(|(_, changed)| **changed > 0);
+        let rows = rows.map(|(row, changed)| {
+            let first = table + row * each;
+            first..first + std::mem::take(changed)
+        });
+        std::iter::once(0..table).chain(rows).collect()
     }
 
     /// Sets the runs of tokens. Rows behind them are of none, and begin where the last one ends.
     pub(crate) fn set_runs(&mut self, runs: &[TokenRun], key: StepKey) {
-        let [_, _, first, _] = self.limits.parts();
+        let [_, first, table, _] = self.limits.parts();
         if self.limits.slots == 0 {
             return;
         }
         let last = runs.last().map_or(0, |it| it.first + it.count);
         let slot = |slot: Option<u32>| slot.map_or(-1, u32::cast_signed);
-        let rows = self.values[first as usize..].chunks_mut(RUN_NUMBERS as usize);
+        let rows =
+            self.values[first as usize..table as usize].chunks_exact_mut(RUN_NUMBERS as usize);
         for (at, row) in rows.take(self.limits.runs_of(key) as usize).enumerate() {
             let none = TokenRun {
                 first: last,
@@ -207,9 +249,4 @@ pub(crate) fn padded(count: usize) -> u64 {
         0 => 0,
         count => (count as u64).next_power_of_two(),
     }
-}
-
-/// Values as bytes.
-pub(crate) fn bytes_of(values: &[i32]) -> Vec<u8> {
-    values.iter().flat_map(|it| it.to_le_bytes()).collect()
 }
