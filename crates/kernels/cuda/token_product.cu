@@ -169,6 +169,13 @@ __device__ __forceinline__ float4 four_of(const ELEMENT* x, i64 stride, u32 at) 
 #endif
 }
 
+// 1 / x by one instruction, also where that is below the least normal float.
+__device__ __forceinline__ float inverse_of(float x) {
+    float inverse;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    return inverse;
+}
+
 __device__ __forceinline__ float most_of(float a, float b) { return a != a || a > b ? a : b; }
 
 // Fours of a vector that a thread has, from its own number on, THREADS apart: all of them at once, as
@@ -214,7 +221,7 @@ __device__ __forceinline__ void put_four(const Vectors& to, u32 token, u32 four,
     }
     // A scale so small that its inverse is none is 0, and one of what is not finite NaN.
     const bool is_finite = most - most == 0, is_some = is_finite && most > 1e-36f;
-    const float inverse = is_some ? __fdividef(127.0f, most) : 0.0f;
+    const float inverse = is_some ? 127.0f * inverse_of(most) : 0.0f;
     const float scale = is_some ? most * (1.0f / 127.0f) : is_finite ? 0.0f : as_float(0x7fc00000);
     const float4 from = is_some ? v : make_float4(0, 0, 0, 0);
     const int codes[4] = {__float2int_rn(from.x * inverse), __float2int_rn(from.y * inverse),

@@ -1,8 +1,9 @@
 // A warp's part of attention of few heads of one token, by tensor cores: tiles of 16 keys.
 //
 // A query or a weight is the sum of floats of CACHED's type, its terms, whose products are exact: two
-// of f16, three of bf16. The right factor of a product has a column for each term of a head, two by
-// two, so that a lane has of each result the terms of one head, `lane % 4` of its four.
+// of f16, four of bf16. The right factor of a product has a column for each term of a head, two by
+// two, so that a lane has of each result the terms of one head, `lane % 4` of its four. A key or a
+// value with an infinity gives NaN, as terms may be 0.
 //
 // Lane `4 g + c` has of keys `g` and `g + 8` the elements `8 c` to `8 c + 7` of every 32. The order of
 // elements in scores' products is that of these chunks, for keys and queries alike.

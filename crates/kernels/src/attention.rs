@@ -29,7 +29,7 @@ const MOST_QUERY_BYTES: u64 = 16 << 10;
 
 /// Blocks of the form for tensor cores for which positions are split: as many as run at once.
 const ENOUGH_TILES: u64 = 384;
-/// Blocks that suffice where a block has many rows, which are written for each split.
+/// Blocks that suffice where a block has 128 rows, which are written for each split.
 const MULTIPROCESSORS: u64 = 132;
 /// Rows of all heads from which a block has 128 of them.
 const MANY_ROWS: u64 = 128 * MULTIPROCESSORS;

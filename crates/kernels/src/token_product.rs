@@ -332,6 +332,13 @@ pub fn token_product(program: &mut NativeProgram, product: &TokenProduct<'_>) ->
     let most_shared = u64::from(program.most_shared_bytes.min(WANTED_SHARED));
     let device = (is_aligned, most_shared);
     let shared = TokenGeometry::of(product, &rows, &units, (tokens, depth), device);
+    if shared.shared_bytes > most_shared {
+        return Err(KernelError::TooMany {
+            what: "bytes of shared memory of one product",
+            count: shared.shared_bytes,
+            most: most_shared,
+        });
+    }
     let is_near = |view: &MemoryView, along: usize| {
         view.place != BoundPlace::Scratch && view.has_vectors(is_aligned, along)
     };
@@ -416,5 +423,78 @@ pub fn token_product(program: &mut NativeProgram, product: &TokenProduct<'_>) ->
     match result.place == to.place {
         true => Ok(()),
         false => copy::elements(program, &result.reshape(to.shape())?, to),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fercuda_tensor::{Dtype, Layout};
+
+    use super::*;
+    use crate::program::ProgramForm;
+
+    /// Threads and shared memory of a block for two matrices of 500 outputs.
+    fn block_of(
+        format: TokenWeights,
+        [tokens, depth]: [u64; 2],
+        is_gated: bool,
+        shared_bytes: u32,
+    ) -> [u32; 2] {
+        let of = |dtype, shape: [u64; 2]| Layout::contiguous(dtype, &shape).unwrap();
+        let weight = match format {
+            TokenWeights::Plain => of(Dtype::F32, [500, depth]),
+            TokenWeights::Blocks(own) => {
+                let bytes = depth / own.elements() as u64 * own.bytes() as u64;
+                of(Dtype::U8, [500, bytes])
+            }
+        };
+        let inputs = [of(Dtype::F32, [tokens, depth]), weight, weight];
+        let output = of(Dtype::F32, [tokens, if is_gated { 500 } else { 1000 }]);
+        let form = ProgramForm {
+            is_aligned: true,
+            shared_bytes,
+        };
+        let mut program = NativeProgram::new(&inputs, &[output], form);
+        let product = TokenProduct {
+            x: &program.input(0),
+            norm: None,
+            weights: &[program.input(1), program.input(2)],
+            format,
+            is_gated,
+            residual: None,
+            has_constant_weights: true,
+            to: &program.output(0),
+        };
+        token_product(&mut program, &product).unwrap();
+        let step = program.steps.last().unwrap();
+        [step.block, step.shared_bytes]
+    }
+
+    #[test]
+    fn blocks_have_the_shared_memory_of_their_device() {
+        let formats = BlockFormat::ALL.into_iter().map(TokenWeights::Blocks);
+        for format in formats.chain([TokenWeights::Plain]) {
+            let elements = match format {
+                TokenWeights::Plain => 1,
+                TokenWeights::Blocks(own) => own.elements() as u64,
+            };
+            for tokens in [1, 3, MOST_TOKENS] {
+                let most = format.most_elements() / tokens;
+                let depths = [elements, 2560, 9728, most].map(|it| it / elements * elements);
+                for depth in depths.into_iter().filter(|it| (1..=most).contains(it)) {
+                    // Devices since 2020 have 99, 163 or 227 KB, of which 1 is not dynamic.
+                    for (is_gated, kilobytes) in [(false, 98), (true, 98), (true, 162), (true, 226)]
+                    {
+                        let [threads, bytes] =
+                            block_of(format, [tokens, depth], is_gated, kilobytes << 10);
+                        let about = format!("{format:?}: {tokens} of {depth}, {kilobytes} KB");
+                        assert!(
+                            threads >= 32 && bytes <= kilobytes << 10,
+                            "{about}: {bytes}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }
