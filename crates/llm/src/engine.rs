@@ -59,6 +59,7 @@ pub struct Engine {
     /// A step behind the one whose tokens were taken last: it goes on by what that one chose, and
     /// was queued before the host knew.
     ahead: Option<QueuedStep>,
+    can_be_ahead: bool,
     pub(crate) session: Session,
     config: ModelConfig,
     pub(crate) limits: StepLimits,
@@ -167,6 +168,7 @@ impl Engine {
         let exchange = StepExchange::new(&session, &inputs, [arguments, best, values])?;
         Ok(Self {
             ahead: None,
+            can_be_ahead: true,
             graphs,
             captured: HashMap::new(),
             session,
@@ -187,7 +189,7 @@ impl Engine {
             next: 0,
             computed: 0,
             limits,
-            requests: usize::try_from(config.requests).unwrap_or(usize::MAX),
+            requests: config.requests.min(limits.requests) as usize,
         })
     }
 
@@ -280,6 +282,11 @@ impl Engine {
         before > self.running.len() + self.waiting.len()
     }
 
+    /// Whether a step is queued that goes on by tokens which are not known yet.
+    pub fn is_ahead(&self) -> bool {
+        self.ahead.is_some()
+    }
+
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
@@ -300,7 +307,15 @@ impl Engine {
     }
 
     fn next_step(&mut self) -> Result<Vec<GenerationEvent>> {
-        let queued = match self.ahead.take() {
+        let mut ahead = self.ahead.take();
+        let is_there =
+            |it: &QueuedStep| it.parts.iter().any(|(id, _)| self.place_of(*id).is_some());
+        if let Some(vain) = ahead.take_if(|it| !is_there(it)) {
+            vain.choices
+                .into_iter()
+                .for_each(|it| self.exchange.abandon(it));
+        }
+        let queued = match ahead {
             Some(queued) => queued,
             None => {
                 self.admit();
@@ -311,9 +326,10 @@ impl Engine {
                 self.queue_step(&parts, false)?
             }
         };
+        let mut computed = 0;
         for (id, count) in &queued.parts {
             if let Some(at) = self.place_of(*id) {
-                self.computed += *count as u64;
+                computed += *count as u64;
                 let states = self.states.as_mut();
                 self.running[at].keep_prefix(*count, &mut self.pool, states);
             }
@@ -322,6 +338,7 @@ impl Engine {
             self.ahead = Some(self.queue_step(&parts, true)?);
         }
         let chosen = self.chosen(&queued.rows, queued.key, queued.choices)?;
+        self.computed += computed;
         Ok(self.report(chosen))
     }
 
@@ -354,6 +371,7 @@ impl Engine {
     fn parts_ahead(&mut self, queued: &QueuedStep) -> Option<Vec<StepPart>> {
         let is_alone = self.waiting.is_empty() || self.running.len() == self.requests;
         if queued.choices.is_none()
+            || !self.can_be_ahead
             || queued.key.runs > 0
             || queued.rows.len() != self.running.len()
             || !is_alone
@@ -380,6 +398,15 @@ impl Engine {
         if !rows.iter().all(goes_on)
             || rows.iter().filter(|at| lacks(at)).count() > self.pool.free()
         {
+            return None;
+        }
+        // Without room for such a step, the others are as good.
+        let key = StepKey {
+            continues: true,
+            ..queued.key
+        };
+        if self.prepare(key).is_err() {
+            self.can_be_ahead = false;
             return None;
         }
         for at in &rows {
@@ -638,6 +665,8 @@ impl Engine {
 
     /// Queues a step with its arguments.
     pub(crate) fn queue(&mut self, key: StepKey) -> Result<()> {
+        // Refused if the session has ended.
+        self.session.layout(self.logits_all)?;
         let stream = self.session.stream();
         self.exchange.upload(&mut self.inputs, stream)?;
         self.prepare(key)?;

@@ -11,8 +11,8 @@ use crate::step_inputs::StepInputs;
 
 type Result<T> = std::result::Result<T, LlmError>;
 
-/// Copies of arguments that may be in flight, about.
-const COPIES: usize = 16;
+/// Bytes of pinned memory for arguments, about.
+const STAGING_BYTES: usize = 16 << 20;
 
 fn of_device(error: fercuda_cuda::Error) -> LlmError {
     LlmError::Runtime(error.into())
@@ -28,6 +28,21 @@ pub(crate) struct PendingChoices {
     values: Transfer<PinnedBuffer<f32>>,
 }
 
+impl PendingChoices {
+    /// Waits for the copies.
+    fn memory(self) -> Result<ChoiceMemory> {
+        let best = self.best.wait().map_err(of_device)?;
+        let values = self.values.wait().map_err(of_device)?;
+        Ok((best, values))
+    }
+}
+
+fn choice_memory(context: &Context, rows: usize) -> Result<ChoiceMemory> {
+    let best = PinnedBuffer::new(context, rows).map_err(of_device)?;
+    let values = PinnedBuffer::new(context, rows).map_err(of_device)?;
+    Ok((best, values))
+}
+
 /// The argument block, and what steps choose, on the device.
 #[derive(Debug)]
 pub(crate) struct StepExchange {
@@ -38,6 +53,8 @@ pub(crate) struct StepExchange {
     values: DeviceBuffer<f32>,
     /// Memory of copies that have ended.
     spare: Vec<ChoiceMemory>,
+    /// Copies that are not asked for any more.
+    abandoned: Vec<PendingChoices>,
 }
 
 impl StepExchange {
@@ -52,23 +69,34 @@ impl StepExchange {
         session.upload(arguments, &inputs.values)?;
         let context = session.stream().context().clone();
         let slot_bytes = inputs.largest_part() * size_of::<i32>();
+        // A step uploads a row of the table for each request at most.
+        let most = inputs.limits.requests as usize + 8;
+        let slots = (STAGING_BYTES / slot_bytes.max(1)).clamp(4, most);
+        let staging = Staging::new(&context, slot_bytes, slots).map_err(of_device)?;
+        let rows = inputs.limits.requests as usize;
+        // Of a step whose choices are waited for, and of the one behind it.
+        let spare = (0..2).map(|_| choice_memory(&context, rows));
         Ok(Self {
-            staging: Staging::new(&context, slot_bytes, COPIES).map_err(of_device)?,
+            staging,
+            spare: spare.collect::<Result<_>>()?,
+            abandoned: Vec::new(),
             context,
             arguments: session.memory(arguments)?.cast().map_err(of_device)?,
             best: session.memory(best)?.cast().map_err(of_device)?,
             values: session.memory(values)?.cast().map_err(of_device)?,
-            spare: Vec::new(),
         })
     }
 
-    /// Queues the upload of what has changed.
+    /// Queues the upload of what has changed. After an error nothing counts as uploaded.
     pub(crate) fn upload(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
         for part in inputs.take_changed() {
             let values = &inputs.values[part.clone()];
-            let mut to = self.arguments.slice_mut(part).map_err(of_device)?;
-            let queued = self.staging.upload(&mut to, values, stream);
-            queued.map_err(of_device)?;
+            let to = self.arguments.slice_mut(part);
+            let queued = to.and_then(|mut to| self.staging.upload(&mut to, values, stream));
+            if let Err(error) = queued {
+                inputs.forget_uploaded();
+                return Err(of_device(error));
+            }
         }
         Ok(())
     }
@@ -77,12 +105,7 @@ impl StepExchange {
     pub(crate) fn copy_choices(&mut self, stream: &Stream) -> Result<PendingChoices> {
         let (best, values) = match self.spare.pop() {
             Some(memory) => memory,
-            None => {
-                let count = self.best.len();
-                let best = PinnedBuffer::new(&self.context, count).map_err(of_device)?;
-                let values = PinnedBuffer::new(&self.context, count).map_err(of_device)?;
-                (best, values)
-            }
+            None => choice_memory(&self.context, self.best.len())?,
         };
         let best = self.best.as_slice().download(best, stream);
         let values = self.values.as_slice().download(values, stream);
@@ -98,11 +121,18 @@ impl StepExchange {
         pending: PendingChoices,
         rows: usize,
     ) -> Result<Vec<(u32, f32)>> {
-        let best = pending.best.wait().map_err(of_device)?;
-        let values = pending.values.wait().map_err(of_device)?;
+        for abandoned in std::mem::take(&mut self.abandoned) {
+            self.spare.push(abandoned.memory()?);
+        }
+        let (best, values) = pending.memory()?;
         let both = best.iter().zip(values.iter()).take(rows);
         let both = both.map(|(token, value)| (*token as u32, *value)).collect();
         self.spare.push((best, values));
         Ok(both)
+    }
+
+    /// Does without what a step chooses. Its memory is of use again behind the next one's.
+    pub(crate) fn abandon(&mut self, pending: PendingChoices) {
+        self.abandoned.push(pending);
     }
 }

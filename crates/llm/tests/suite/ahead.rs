@@ -45,12 +45,13 @@ fn requests_that_come_and_go_equal_the_reference() {
         let config = EngineConfig {
             fused_products: Some(true),
             cache_tokens: Some(160),
+            graphs: Some(random.bool()),
             ..config(name)
         };
         let mut engine = engine(&model, &config);
         let mut all: HashMap<RequestId, Followed> = HashMap::new();
         let shared = prompt(&mut random, 16);
-        let mut left = 14;
+        let (mut left, mut ahead) = (14, 0);
         while left > 0 || !engine.is_idle() {
             if left > 0 && random.usize(..4) == 0 {
                 left -= 1;
@@ -74,11 +75,13 @@ fn requests_that_come_and_go_equal_the_reference() {
                 all.insert(id, followed);
             }
             if random.usize(..12) == 0
-                && let Some(id) = all.keys().nth(random.usize(..all.len()))
+                && let Some(id) = all.keys().nth(random.usize(..=all.len()))
             {
                 engine.cancel(*id);
             }
-            for event in engine.step().unwrap() {
+            let events = engine.step().unwrap();
+            ahead += usize::from(engine.is_ahead());
+            for event in events {
                 let followed = all.get_mut(&event.request).unwrap();
                 assert_eq!(followed.finished, None, "{name}");
                 check(&model, &followed.tokens, &event);
@@ -87,6 +90,7 @@ fn requests_that_come_and_go_equal_the_reference() {
             }
         }
         all.values().for_each(Followed::is_right);
+        assert!(ahead > 0, "{name}");
         let (running, waiting, free, blocks) = engine.load_figures();
         assert_eq!((running, waiting, free), (0, 0, blocks), "{name}");
     }
