@@ -23,7 +23,8 @@ pub struct GrammarCompiler {
 /// Bounds of a grammar and of each of its steps: tens of milliseconds, and of memory about 50 MB.
 fn parser_limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 2000,
+        // A choice has an item for each of its texts.
+        max_items_in_row: 20_000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
         step_max_items: 50_000,

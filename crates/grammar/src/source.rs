@@ -155,34 +155,93 @@ impl GrammarSource {
     }
 }
 
-/// Refuses numbers whose multiples have too many states.
-fn check_multiples(schema: &Value) -> Result<(), GrammarError> {
-    match schema {
-        Value::Array(items) => items.iter().try_for_each(check_multiples),
-        Value::Object(members) => members.iter().try_for_each(|(name, value)| {
-            if name == "multipleOf"
-                && let Value::Number(number) = value
-            {
-                check_multiple(&number.to_string())?;
+/// Numbers of `multipleOf` in a grammar: whole ones, each by a power of ten.
+#[derive(Default)]
+struct Multiples {
+    all: Vec<(u128, i32)>,
+    /// Whether several of them may be of one number.
+    are_joined: bool,
+}
+
+impl Multiples {
+    /// Members of a schema by which several schemas describe one value.
+    const JOINING: [&str; 5] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"];
+
+    /// Adds those of a schema.
+    fn add_schema(&mut self, schema: &Value) -> Result<(), GrammarError> {
+        match schema {
+            Value::Array(items) => items.iter().try_for_each(|it| self.add_schema(it)),
+            Value::Object(members) => members.iter().try_for_each(|(name, value)| {
+                self.are_joined |= Self::JOINING.contains(&name.as_str());
+                if name == "multipleOf"
+                    && let Value::Number(number) = value
+                {
+                    self.add(&number.to_string())?;
+                }
+                self.add_schema(value)
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a number, and refuses one whose multiples have too many states.
+    fn add(&mut self, number: &str) -> Result<(), GrammarError> {
+        let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+        let behind = digits.split_once('.').map_or(0, |(_, it)| it.len());
+        let digits = digits.replace('.', "");
+        let exponent = exponent.parse::<i32>().unwrap_or(i32::MAX);
+        let raised = exponent.max(0);
+        let count = digits.parse::<f64>().unwrap_or(f64::INFINITY) * 10_f64.powi(raised);
+        if count > MOST_MULTIPLE || !count.is_finite() {
+            let what = format!("multipleOf {number} has {count} states, more than {MOST_MULTIPLE}");
+            return Err(refused(what, "a number with fewer digits"));
+        }
+        // One that is below 0 is refused elsewhere.
+        if let Ok(digits) = digits.parse::<u128>()
+            && digits > 0
+        {
+            let power = exponent.saturating_sub(i32::try_from(behind).unwrap_or(i32::MAX));
+            self.all.push((digits, power));
+        }
+        Ok(())
+    }
+
+    /// Refuses numbers whose common multiples have too many states, where one may have to be a
+    /// multiple of all.
+    fn check(&self) -> Result<(), GrammarError> {
+        let Some(least) = self.all.iter().map(|(_, power)| *power).min() else {
+            return Ok(());
+        };
+        let mut common = Some(1);
+        for (digits, power) in &self.all {
+            let by = 10_u128.checked_pow(power.abs_diff(least));
+            let whole = by.and_then(|by| digits.checked_mul(by));
+            common = common.zip(whole).and_then(|(a, b)| least_common(a, b));
+        }
+        match common {
+            Some(common) if common as f64 <= MOST_MULTIPLE => Ok(()),
+            _ if !self.are_joined => Ok(()),
+            _ => {
+                let what = format!(
+                    "a multiple of each multipleOf of the schema has more than {MOST_MULTIPLE} \
+                     states"
+                );
+                Err(refused(
+                    what,
+                    "numbers with fewer digits, or a schema without allOf, anyOf, oneOf and $ref",
+                ))
             }
-            check_multiples(value)
-        }),
-        _ => Ok(()),
+        }
     }
 }
 
-fn check_multiple(number: &str) -> Result<(), GrammarError> {
-    let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
-    let digits = digits.replace('.', "");
-    let raised = exponent.parse::<i32>().unwrap_or(i32::MAX).max(0);
-    let count = digits.parse::<f64>().unwrap_or(f64::INFINITY) * 10_f64.powi(raised);
-    match count <= MOST_MULTIPLE {
-        true => Ok(()),
-        false => {
-            let what = format!("multipleOf {number} has {count} states, more than {MOST_MULTIPLE}");
-            Err(refused(what, "a number with fewer digits"))
-        }
+/// The least common multiple, if it is not too large.
+fn least_common(a: u128, b: u128) -> Option<u128> {
+    let (mut larger, mut rest) = (a, b);
+    while rest > 0 {
+        (larger, rest) = (rest, larger % rest);
     }
+    (a / larger.max(1)).checked_mul(b)
 }
 
 /// Checks the schemas within a grammar in Lark's notation.
@@ -201,18 +260,24 @@ fn check_embedded(text: &str) -> Result<(), GrammarError> {
         let what = "a letter of ASCII is written as \\u in a grammar with %json";
         return Err(refused(what, "the letter itself"));
     }
+    let mut multiples = Multiples {
+        are_joined: Multiples::JOINING.iter().any(|it| text.contains(it)),
+        ..Multiples::default()
+    };
     for rest in text.split("\"multipleOf\"").skip(1) {
         let rest = rest.trim_start().trim_start_matches(':').trim_start();
         let is_part = |it: char| it.is_ascii_digit() || "+-.eE".contains(it);
         let end = rest.find(|it| !is_part(it)).unwrap_or(rest.len());
-        check_multiple(&rest[..end])?;
+        multiples.add(&rest[..end])?;
     }
-    Ok(())
+    multiples.check()
 }
 
 /// The schema with bounds of the blanks in texts, if it has none.
 fn checked_schema(schema: Value) -> Result<Value, GrammarError> {
-    check_multiples(&schema)?;
+    let mut multiples = Multiples::default();
+    multiples.add_schema(&schema)?;
+    multiples.check()?;
     let mut schema = match schema {
         Value::Object(members) => members,
         Value::Bool(true) => serde_json::Map::new(),

@@ -13,7 +13,7 @@ use fercuda_tokenizer::{ChatTemplate, Special, Tokenizer};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until, timeout_at};
 
 use crate::answer_event::{
     AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken, EmbedSubmission,
@@ -384,6 +384,7 @@ impl AnswerDesk {
             let message = "the model makes embeddings, and no texts; try /v1/embeddings";
             return Err(ApiError::new(ErrorKind::Invalid, message));
         }
+        order.tools.check_names()?;
         let source = self.model.grammar_of(&mut order)?;
         let shown = match order.tools.all.is_empty() {
             true => Vec::new(),
@@ -397,7 +398,9 @@ impl AnswerDesk {
             None => (None, permit),
             Some(source) => {
                 let model = Arc::clone(&self.model);
-                let compiled = self.grammars.compile(model, source, permit).await?;
+                let compiled = self.grammars.compile(model, source, permit);
+                let compiled = timeout_at((arrived + self.time_out).into(), compiled).await;
+                let compiled = compiled.map_err(|_| failure_of(AnswerEvent::TimedOut))??;
                 (Some(compiled.0), compiled.1)
             }
         };

@@ -91,7 +91,11 @@ impl MessagesRequest {
             .transpose()?
             .flatten();
         let (name, format) = match (inner, self.body.object("output_format")?) {
-            (Some(format), _) => ("output_config", format),
+            (Some(_), Some(_)) => {
+                let message = "an answer has one format, and output_config has another";
+                return Err(ApiError::of("output_format", message));
+            }
+            (Some(format), None) => ("output_config", format),
             (None, Some(format)) => ("output_format", format),
             (None, None) => return Ok(None),
         };

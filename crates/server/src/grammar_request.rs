@@ -42,9 +42,11 @@ fn read_format(body: &mut RequestMembers, found: &mut Found) -> Result<(), ApiEr
     let Some(mut format) = body.object(name)? else {
         return Ok(());
     };
-    let kind = format.text("type")?.unwrap_or_default();
+    let Some(kind) = format.text("type")? else {
+        return Err(ApiError::of("response_format.type", "it is missing"));
+    };
     match kind.as_str() {
-        "text" | "" => {}
+        "text" => {}
         "json_object" => found.push(match format.take("schema") {
             // As llama.cpp has it.
             Some(schema) => (name, schema_of("response_format.schema", &schema, None)?),
@@ -129,6 +131,16 @@ pub(crate) fn read_grammar(
         read_guided(&mut outputs, names, blanks.as_deref(), &mut found)?;
         let has_tag = outputs.take("structural_tag").is_some();
         refuse("structured_outputs", has_tag, "structural tags are")?;
+        for option in ["disable_any_whitespace", "disable_additional_properties"] {
+            let is_set = outputs.truth(option)? == Some(true);
+            refuse("structured_outputs", is_set, &format!("{option} is"))?;
+        }
+        // There is one way to follow a grammar.
+        outputs.truth("disable_fallback")?;
+        if let Some(name) = outputs.left() {
+            let message = "it is not known; try json, regex, choice, grammar or json_object";
+            return Err(ApiError::of(outputs.place(&name), message));
+        }
     }
     // llama.cpp's.
     if let Some(schema) = body.take("json_schema") {

@@ -86,6 +86,12 @@ impl RequestMembers {
         Some(value).filter(|it| *it != ChatValue::Null)
     }
 
+    /// The name of a member that was not taken, if there is one.
+    pub(crate) fn left(&self) -> Option<String> {
+        let is_set = |it: &&(String, ChatValue)| it.1 != ChatValue::Null;
+        self.all.iter().find(is_set).map(|it| it.0.clone())
+    }
+
     fn typed<T>(
         &mut self,
         name: &str,

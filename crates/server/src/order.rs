@@ -61,6 +61,27 @@ pub(crate) struct ToolOrder {
     pub(crate) is_single: bool,
 }
 
+impl ToolOrder {
+    /// Refuses several tools of one name: a call would be of either.
+    ///
+    /// # Errors
+    /// Which name it is.
+    pub(crate) fn check_names(&self) -> Result<(), ApiError> {
+        let mut names: Vec<&str> = self.all.iter().map(|it| it.name.as_str()).collect();
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => {
+                let shown: String = pair[0].chars().take(40).collect();
+                Err(ApiError::of(
+                    "tools",
+                    format!("several are named {shown:?}"),
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// Which tool has to be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ForcedTool {

@@ -37,6 +37,8 @@ pub(crate) struct ResponsesFormat {
 #[derive(Debug, Default)]
 pub(crate) struct ResponseOutput {
     items: Vec<Value>,
+    /// Logarithms of tokens whose text is held back, as it may be a call.
+    held: Vec<Value>,
     /// The text of a message that is not complete, with its tokens' logarithms.
     open: Option<(String, Vec<Value>)>,
     /// Calls so far, as templates show them.
@@ -149,12 +151,13 @@ impl ResponsesFormat {
     }
 
     /// Events of the end of a message, if one is open.
-    fn close_events(&mut self) -> String {
+    fn close_events(&mut self, status: &str) -> String {
         let Some((text, logs)) = self.output.open.take() else {
             return String::new();
         };
         let index = self.output.items.len();
-        let item = self.message_item(index, Some((&text, &logs)));
+        let mut item = self.message_item(index, Some((&text, &logs)));
+        item["status"] = status.into();
         let id = &item["id"];
         let done = json!({
             "item_id": id, "output_index": index, "content_index": 0, "text": text,
@@ -197,15 +200,17 @@ impl ResponsesFormat {
         events
     }
 
-    fn part_events(&mut self, parts: Vec<ToolPart>, mut logs: Vec<Value>) -> String {
+    /// Events of parts. Logarithms are those of tokens that came with them; of text that is held
+    /// back they wait for it, and those of a call are not shown.
+    fn part_events(&mut self, parts: Vec<ToolPart>, logs: Vec<Value>) -> String {
         let mut events = String::new();
+        self.output.held.extend(logs);
         for part in parts {
+            let logs = std::mem::take(&mut self.output.held);
             match part {
-                ToolPart::Text(text) => {
-                    events.push_str(&self.text_events(&text, std::mem::take(&mut logs)));
-                }
+                ToolPart::Text(text) => events.push_str(&self.text_events(&text, logs)),
                 ToolPart::Call(call) => {
-                    events.push_str(&self.close_events());
+                    events.push_str(&self.close_events("completed"));
                     events.push_str(&self.call_events(&call));
                 }
             }
@@ -222,13 +227,14 @@ impl ResponsesFormat {
         }
         if self.output.items.is_empty() && self.output.open.is_none() {
             // An answer of no text is one, too.
-            events.push_str(&self.text_events("", Vec::new()));
+            let logs = std::mem::take(&mut self.output.held);
+            events.push_str(&self.text_events("", logs));
         }
-        events.push_str(&self.close_events());
         let status = match end.reason {
             AnswerReason::Length => "incomplete",
             _ => "completed",
         };
+        events.push_str(&self.close_events(status));
         let response = self.response(status, Some(end));
         if let Some((store, mut messages)) = self.store.take() {
             messages.extend(self.own_messages());

@@ -30,6 +30,18 @@ fn what_has_no_meaning_is_refused_with_its_place() {
             schema(r#"{"items":{"multipleOf":1e12}}"#),
             "multipleOf 1000000000000",
         ),
+        (
+            schema(r#"{"allOf":[{"type":"integer","multipleOf":101},{"multipleOf":103}]}"#),
+            "a multiple of each multipleOf",
+        ),
+        (
+            schema(r##"{"$ref":"#/$defs/a","multipleOf":13,"$defs":{"a":{"multipleOf":0.11}}}"##),
+            "a multiple of each multipleOf",
+        ),
+        (
+            lark("start: %json {\"multipleOf\": 101, \"anyOf\": [{\"multipleOf\": 103}]}"),
+            "a multiple of each multipleOf",
+        ),
         (regex("[0-9{3}"), "unclosed character class"),
         (regex("(?=a)b"), "look-ahead"),
         (regex(""), "empty"),
@@ -102,6 +114,41 @@ fn sizes_are_bounded() {
             .to_string()
             .contains("recursion limit")
     );
+}
+
+#[test]
+fn multiples_that_are_apart_or_have_small_common_ones_are_compiled() {
+    for text in [
+        r#"{"properties":{"a":{"multipleOf":9973},"b":{"multipleOf":9967}}}"#,
+        r#"{"allOf":[{"type":"number","multipleOf":0.25},{"multipleOf":0.5},{"multipleOf":20}]}"#,
+    ] {
+        compiler().compile(&schema(text)).unwrap();
+    }
+}
+
+/// As many texts as there may be, and many members of which each may be left out.
+#[test]
+fn wide_grammars_are_followed_to_their_end() {
+    let texts: Vec<String> = (0..4096).map(|it| format!("{it:04}")).collect();
+    let members: Vec<String> = (0..500)
+        .map(|it| format!(r#""p{it}":{{"type":"integer"}}"#))
+        .collect();
+    let object = format!(
+        r#"{{"type":"object","properties":{{{}}},"additionalProperties":false}}"#,
+        members.join(",")
+    );
+    for (source, text) in [
+        (GrammarSource::Choice(texts), "3071"),
+        (schema(&object), r#"{"p7":1,"p499":22}"#),
+    ] {
+        let mut grammar = compiler().compile(&source).unwrap();
+        for byte in text.bytes() {
+            let token = crate::walks::byte(byte);
+            assert!(grammar.allowed().unwrap().has(token), "{text}");
+            grammar.accept(token).unwrap();
+        }
+        assert!(grammar.has_ended(), "{text}");
+    }
 }
 
 /// The largest grammars take seconds at most, and no more of a stack than there is.

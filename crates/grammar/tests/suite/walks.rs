@@ -116,8 +116,14 @@ fn texts_of_schemas_are_what_they_describe() {
         );
     }
     for text in texts(&GrammarSource::JsonObject, &mut random) {
-        let value: Value = serde_json::from_str(&text).unwrap_or_else(|it| panic!("{text}: {it}"));
-        assert!(value.is_object(), "{text}");
+        match serde_json::from_str::<Value>(&text) {
+            Ok(value) => assert!(value.is_object(), "{text}"),
+            // JSON has numbers that the reader has not.
+            Err(error) => assert!(
+                error.to_string().starts_with("number out of range"),
+                "{text}: {error}"
+            ),
+        }
     }
 }
 

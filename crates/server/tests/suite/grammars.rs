@@ -135,6 +135,21 @@ fn what_cannot_be_followed_is_refused_with_its_member() {
             "tags",
         ),
         (
+            json!({ "structured_outputs": { "regx": "a" } }),
+            "structured_outputs",
+            "not known",
+        ),
+        (
+            json!({ "guided_json": { "allOf": [{ "multipleOf": 101 }, { "multipleOf": 103 }] } }),
+            "guided_json",
+            "multipleOf",
+        ),
+        (
+            json!({ "response_format": { "json_schema": { "schema": {} } } }),
+            "response_format",
+            "missing",
+        ),
+        (
             json!({ "response_format": { "type": "yaml" } }),
             "response_format",
             "yaml",
@@ -265,6 +280,21 @@ fn beside_tools_an_answer_is_json_or_calls() {
         assert_eq!(reply.status, 400);
         assert_eq!(reply.json()["error"]["param"], "guided_regex");
     }
+}
+
+#[test]
+fn tools_of_one_name_are_refused() {
+    let server = TestServer::with_template(crate::tools::HERMES, |_| {});
+    let mut body = crate::tools::body();
+    let tool = body["tools"][0].clone();
+    body["tools"] = json!([tool, tool]);
+    let reply = server.post(CHAT, &body);
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    assert!(
+        reply.text().contains("several are named"),
+        "{}",
+        reply.text()
+    );
 }
 
 #[test]

@@ -274,6 +274,19 @@ fn formats_are_followed_and_tokens_shown() {
     );
 }
 
+/// What may be a call is held back until it is known to be none.
+#[test]
+fn tokens_of_text_that_is_held_back_are_shown() {
+    let server = answering("<tool_cal");
+    let body = json!({ "input": "x", "tools": tools(), "top_logprobs": 1,
+        "include": ["message.output_text.logprobs"] });
+    let whole = server.post(PATH, &body).json();
+    let part = &whole["output"][0]["content"][0];
+    let logs = part["logprobs"].as_array().unwrap();
+    let texts = logs.iter().map(|it| it["token"].as_str().unwrap());
+    assert_eq!(texts.collect::<String>(), "<tool_cal", "{whole}");
+}
+
 #[test]
 fn what_is_wrong_or_not_there_is_refused_with_its_member() {
     let server = TestServer::start();
