@@ -157,8 +157,12 @@ fn pytest(venv: &Venv, python: &Path, name: &str) -> Command {
         .arg(format!("--junitxml={}", report(name).display()))
         .args(["--ignore=tests/frameworks", "tests"]);
     crate::setup::environment(&mut command, venv);
-    // Where the program lies, which asks the tests for something.
-    let mut search = shell::root().join("target/debug").into_os_string();
+    // Where the program lies, which asks the tests for something: beside this one, wherever cargo's
+    // target folder is.
+    let built = std::env::current_exe().ok();
+    let built = built.and_then(|it| Some(it.parent()?.to_owned()));
+    let built = built.unwrap_or_else(|| shell::root().join("target/debug"));
+    let mut search = built.into_os_string();
     search.push(":");
     search.push(std::env::var_os("PATH").unwrap_or_default());
     command.env("PATH", search);
