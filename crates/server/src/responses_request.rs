@@ -65,6 +65,12 @@ fn refuse_unsupported(body: &mut RequestMembers) -> Result<(), ApiError> {
         "kept conversations are",
     )?;
     refuse("prompt", body.take("prompt").is_some(), "kept prompts are")?;
+    // OpenAI's has none, and without it the answer would be another one.
+    refuse(
+        "stop",
+        body.take("stop").is_some(),
+        "texts that end a response are",
+    )?;
     let truncation = body.text("truncation")?.unwrap_or_default();
     let is_cut = !truncation.is_empty() && truncation != "disabled";
     refuse("truncation", is_cut, "prompts that are cut are")?;

@@ -340,6 +340,7 @@ fn what_is_wrong_or_not_there_is_refused_with_its_member() {
             "tool_choice",
             "required",
         ),
+        (json!({ "stop": ["x"] }), "stop", "not supported"),
         (json!({ "background": true }), "background", "not supported"),
         (
             json!({ "truncation": "auto" }),
