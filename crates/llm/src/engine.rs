@@ -395,9 +395,8 @@ impl Engine {
             let request = &self.running[*at];
             request.blocks.len() * places <= request.computed
         };
-        if !rows.iter().all(goes_on)
-            || rows.iter().filter(|at| lacks(at)).count() > self.pool.free()
-        {
+        let lacking: Vec<usize> = rows.iter().copied().filter(lacks).collect();
+        if !rows.iter().all(goes_on) || lacking.len() > self.pool.free() {
             return None;
         }
         // Without room for such a step, the others are as good.
@@ -409,11 +408,9 @@ impl Engine {
             self.can_be_ahead = false;
             return None;
         }
-        for at in &rows {
-            let request = &mut self.running[*at];
-            if request.blocks.len() * places <= request.computed {
-                request.blocks.push(self.pool.take()?);
-            }
+        for at in lacking {
+            let block = self.pool.take()?;
+            self.running[at].blocks.push(block);
         }
         let part = |request| StepPart {
             request,
@@ -433,12 +430,10 @@ impl Engine {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let there = |at: &Self, rows: &[RequestId]| -> Vec<Option<usize>> {
-            rows.iter().map(|id| at.place_of(*id)).collect()
-        };
+        let places: Vec<Option<usize>> = rows.iter().map(|id| self.place_of(*id)).collect();
         if let Some(pending) = choices {
             let best = self.exchange.choices(pending, rows.len())?;
-            let chosen = there(self, rows).into_iter().zip(best);
+            let chosen = places.into_iter().zip(best);
             let chosen = chosen.filter_map(|(at, (token, value))| {
                 let is_possible = !value.is_nan() && value != f32::NEG_INFINITY;
                 let chosen = ChosenToken {
@@ -454,7 +449,6 @@ impl Engine {
             return Ok(chosen.collect());
         }
         let of_rows = self.logits_of(key.rows)?;
-        let places = there(self, rows);
         // While the device computes.
         let allowed = places.iter().map(|at| {
             let grammar = self.running[(*at)?].grammar.as_mut();
@@ -643,6 +637,7 @@ impl Engine {
             runs.extend(states.and_then(|it| request.run((at, part.count), known, it)));
             block.set_blocks(request.row, &request.blocks);
             for position in request.computed..request.computed + part.count {
+                // A step that continues reads it on the device.
                 let token = request.tokens.get(position).copied().unwrap_or_default();
                 block.set_token(at, token, position, request.row);
                 block.set_place(at, position, &request.blocks);

@@ -90,6 +90,14 @@ fn requests_that_come_and_go_equal_the_reference() {
             }
         }
         all.values().for_each(Followed::is_right);
+        // Of one that runs alone, whatever came before.
+        let mut alone = request(&prompt(&mut random, 3), 8);
+        alone.top = None;
+        engine.add(alone).unwrap();
+        while !engine.is_idle() {
+            engine.step().unwrap();
+            ahead += usize::from(engine.is_ahead());
+        }
         assert!(ahead > 0, "{name}");
         let (running, waiting, free, blocks) = engine.load_figures();
         assert_eq!((running, waiting, free), (0, 0, blocks), "{name}");
