@@ -84,9 +84,9 @@ pub(crate) fn test(venv: &Venv, drop_in: &Path) -> Result<Vec<(String, Count)>> 
         .context("the wheel's program does not work where it is installed")?;
     println!("{version}: installed in {installed:.1?}, demo in {demo:.1?}");
     let python = install(venv, &wheel, &target.join("venv"))?;
-    let mut soft = pytest(venv, &python, "soft");
+    let mut soft = pytest(venv, &python, "soft")?;
     soft.arg(format!("--ignore={OVER_A_LIBRARY}"));
-    let mut library = pytest(venv, &python, "drop-in");
+    let mut library = pytest(venv, &python, "drop-in")?;
     let mut search = drop_in.as_os_str().to_owned();
     search.push(":");
     search.push(venv.wheels.join("cu13/lib"));
@@ -148,7 +148,7 @@ fn report(name: &str) -> PathBuf {
     shell::root().join(format!("target/python/{name}.xml"))
 }
 
-fn pytest(venv: &Venv, python: &Path, name: &str) -> Command {
+fn pytest(venv: &Venv, python: &Path, name: &str) -> Result<Command> {
     let mut command = shell::command(python);
     // In its folder, but not with it in the search path: the wheel is tested.
     command
@@ -159,10 +159,7 @@ fn pytest(venv: &Venv, python: &Path, name: &str) -> Command {
     crate::setup::environment(&mut command, venv);
     // Where the program lies, which asks the tests for something: beside this one, wherever cargo's
     // target folder is.
-    let built = std::env::current_exe().ok();
-    let built = built.and_then(|it| Some(it.parent()?.to_owned()));
-    let built = built.unwrap_or_else(|| shell::root().join("target/debug"));
-    let mut search = built.into_os_string();
+    let mut search = std::env::current_exe()?.with_file_name("").into_os_string();
     search.push(":");
     search.push(std::env::var_os("PATH").unwrap_or_default());
     command.env("PATH", search);
@@ -170,7 +167,7 @@ fn pytest(venv: &Venv, python: &Path, name: &str) -> Command {
         .env("FERCUDA_SOFT_CHECK_EXIT", FINDINGS)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PYTHONSAFEPATH", "1");
-    command
+    Ok(command)
 }
 
 fn run(command: Command, name: &str) -> Result<Count> {

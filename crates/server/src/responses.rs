@@ -86,12 +86,11 @@ impl ResponsesFormat {
         format!("event: {kind}\ndata: {data}\n\n")
     }
 
-    fn message_item(&self, index: usize, text: Option<(&str, &[Value])>) -> Value {
+    fn message_item(&self, index: usize, status: &str, text: Option<(&str, &[Value])>) -> Value {
         let content = text.map(|(text, logs)| json!([text_part(text, logs)]));
         json!({
             "id": format!("msg_{}{index}", self.number), "type": "message", "role": "assistant",
-            "status": if content.is_some() { "completed" } else { "in_progress" },
-            "content": content.unwrap_or_else(|| json!([])),
+            "status": status, "content": content.unwrap_or_else(|| json!([])),
         })
     }
 
@@ -129,7 +128,7 @@ impl ResponsesFormat {
         let mut events = String::new();
         if self.output.open.is_none() {
             self.output.open = Some((String::new(), Vec::new()));
-            let item = self.message_item(index, None);
+            let item = self.message_item(index, "in_progress", None);
             let id = item["id"].clone();
             let added = json!({ "output_index": index, "item": item });
             events.push_str(&self.event("response.output_item.added", added));
@@ -156,8 +155,7 @@ impl ResponsesFormat {
             return String::new();
         };
         let index = self.output.items.len();
-        let mut item = self.message_item(index, Some((&text, &logs)));
-        item["status"] = status.into();
+        let item = self.message_item(index, status, Some((&text, &logs)));
         let id = &item["id"];
         let done = json!({
             "item_id": id, "output_index": index, "content_index": 0, "text": text,
