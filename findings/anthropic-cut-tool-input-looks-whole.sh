@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# If max_tokens cuts a tool's input, the anthropic client's final message has a whole-looking input:
-# the last text is left out, and a number keeps the digits that had come.
+# If max_tokens cuts a tool's input, the anthropic client's final message has a whole-looking
+# input: the last text is left out, and a number keeps the digits that had come.
 #
 # Version: anthropic 2.14.0, on streams from memory.
 # Expected: an error, or the raw text; the client does raise for input that is no JSON.
 # Seen: {"path": "a", "size": 12 (of 1200) gives {"path": "a", "size": 12}, {"path": "a", "to": "b
-# gives {"path": "a"}, {"x": tru gives {}. Only stop_reason "max_tokens" tells. NaN is taken as a number.
-# Complete JSON with the escape of half a surrogate pair, "\ud83d", raises ValueError while streaming,
-# although json.loads reads it. Two deltas of a thinking signature leave the second alone, where
-# texts, thinking and inputs are joined.
+# gives {"path": "a"}, {"x": tru gives {}. Only stop_reason "max_tokens" tells. NaN is taken as a
+# number. Complete JSON with the escape of half a surrogate pair, "\ud83d", raises ValueError
+# while streaming, although json.loads reads it. Two deltas of a thinking signature leave the
+# second alone, where texts, thinking and inputs are joined.
 # Why: the input is parsed anew with each delta by a parser that allows a cut end, and never once
 # more as a whole at the block's end.
-# For us: a program that runs tools must look at stop_reason first. Our server sends a call only when
-# it is complete, and a cut one as text (ToolReader::finish, tool_syntax.rs of crates/server): keep
-# it. A tool's arguments must leave the server without halves of surrogate pairs.
+# For us: a program that runs tools must look at stop_reason first. Our server sends a call only
+# when it is complete, and a cut one as text (ToolReader::finish, tool_syntax.rs of
+# crates/server): keep it. A tool's arguments must leave the server without halves of surrogate
+# pairs.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -4,14 +4,15 @@
 #
 # Versions: gguf 0.19.0, numpy 2.4.6.
 # Expected: more bits are never worse: for any block Q8_0 is nearer than Q5_0 and Q4_0.
-# Seen: of blocks of 32 equal numbers, 1e-6 is 0 in Q8_0 and 9.5e-7 in Q4_0 and Q5_0, 3e-6 is 0 and
-# 2.9e-6; the largest power of two that is lost is 2^-19 in Q8_0, 2^-21 in Q5_0 and 2^-22 in Q4_0.
-# Ones are 0.99994 in Q8_0, 1 in the others. At 1e6 Q4_0 is infinite, Q5_0 and Q8_0 are not.
-# Why: the scale is a float16 in all: a block's largest number divided by 127, by 8 or by 16. Below
-# 2^-25 it rounds to 0; and 1/127 is no float16, where 1/8 is.
-# For us: `model quantize` writes the same blocks, since it has to. Adapters (the B of a LoRA that was
-# little trained) and norms have such numbers: keep them in F16 or F32, and scale before, not after.
-# Tests that compare formats by their error must use numbers near 1 that are no powers of two.
+# Seen: of blocks of 32 equal numbers, 1e-6 is 0 in Q8_0 and 9.5e-7 in Q4_0 and Q5_0, 3e-6 is 0
+# and 2.9e-6; the largest power of two that is lost is 2^-19 in Q8_0, 2^-21 in Q5_0 and 2^-22 in
+# Q4_0. Ones are 0.99994 in Q8_0, 1 in the others. At 1e6 Q4_0 is infinite, Q5_0 and Q8_0 are not.
+# Why: the scale is a float16 in all: a block's largest number divided by 127, by 8 or by 16.
+# Below 2^-25 it rounds to 0; and 1/127 is no float16, where 1/8 is.
+# For us: `model quantize` writes the same blocks, since it has to. Adapters (the B of a LoRA that
+# was little trained) and norms have such numbers: keep them in F16 or F32, and scale before, not
+# after. Tests that compare formats by their error must use numbers near 1 that are no powers of
+# two.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

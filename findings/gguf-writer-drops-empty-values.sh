@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# gguf's GGUFWriter leaves out a key whose value is an empty text or an empty array, and its reader
-# returns lists of lists as one list.
+# gguf's GGUFWriter leaves out a key whose value is an empty text or an empty array, and its
+# reader returns lists of lists as one list.
 #
 # Versions: gguf 0.19.0, numpy 2.4.6.
-# Expected: the format has texts of no bytes and arrays of no elements; what is added is in the file,
-# or the call raises.
-# Seen: after add_string("k", "") and add_array("k", []) the file has no key k, without a word; "" as
-# an element of an array stays, and add_key_value with "" writes it. contents() of [[1, 2], [3]] is
-# [1, 2, 3]. An array's integers are int32 by the first element: [1, 2**40] raises struct.error, as
-# does [2**40], and Python's floats become float32. A text "ab" given as an array is ["a", "b"].
-# For us: a converted model without, say, an empty chat template or empty merges looks like one whose
-# converter forgot them: our reader (crates/modelfile, crates/tokenizer) must take a missing list as an
-# empty one where that has a meaning. Files for tests of empty values need our writer or add_key_value.
+# Expected: the format has texts of no bytes and arrays of no elements; what is added is in the
+# file, or the call raises.
+# Seen: after add_string("k", "") and add_array("k", []) the file has no key k, without a word; ""
+# as an element of an array stays, and add_key_value with "" writes it. contents() of [[1, 2],
+# [3]] is [1, 2, 3]. An array's integers are int32 by the first element: [1, 2**40] raises
+# struct.error, as does [2**40], and Python's floats become float32. A text "ab" given as an array
+# is ["a", "b"].
+# For us: a converted model without, say, an empty chat template or empty merges looks like one
+# whose converter forgot them: our reader (crates/modelfile, crates/tokenizer) must take a missing
+# list as an empty one where that has a meaning. Files for tests of empty values need our writer
+# or add_key_value.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

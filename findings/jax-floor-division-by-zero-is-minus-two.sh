@@ -3,14 +3,14 @@
 #
 # Versions: jax 0.10.2, numpy 2.4.6.
 # Expected: 0 with remainder 0 as in NumPy, or XLA's documented -1 with the dividend as remainder.
-# Seen: 7 // 0, 1 // 0 and -7 // 0 are -2 for int8 and int32, also in divmod and in jit; 0 // 0 is -1.
-# Unsigned types give all ones. % 0 is 0 for all, so neither q * b + r = a nor |r| < |b| holds.
-# lax.div gives -1 and lax.rem the dividend. The least integer // -1 is itself. No warning.
-# Why: // takes XLA's -1 and, as the remainder is not 0 and the signs seem to differ, subtracts the 1
-# that rounding down needs.
-# For us: our floor_divide and remainder give 0 for a divisor of 0 (crates/ops, table/maths.rs), as
-# NumPy does, so comparisons with JAX need other divisors. Whoever builds a floor division from a
-# truncating one, in a kernel or in the JIT, has to look at the divisor before correcting by 1.
+# Seen: 7 // 0, 1 // 0 and -7 // 0 are -2 for int8 and int32, also in divmod and in jit; 0 // 0 is
+# -1. Unsigned types give all ones. % 0 is 0 for all, so neither q * b + r = a nor |r| < |b|
+# holds. lax.div gives -1 and lax.rem the dividend. The least integer // -1 is itself. No warning.
+# Why: // takes XLA's -1 and, as the remainder is not 0 and the signs seem to differ, subtracts
+# the 1 that rounding down needs.
+# For us: our floor_divide and remainder give 0 for a divisor of 0 (crates/ops, table/maths.rs),
+# as NumPy does, so comparisons with JAX need other divisors. Whoever builds a floor division from
+# a truncating one, in a kernel or in the JIT, has to look at the divisor before correcting by 1.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

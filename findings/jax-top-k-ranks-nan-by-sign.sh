@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# jax.lax.top_k on the CPU ranks a NaN first or last by its sign bit, and the NaN of 0/0 is the one
-# that comes last; it also ranks 0.0 above -0.0. argmax, sort and max do neither.
+# jax.lax.top_k on the CPU ranks a NaN first or last by its sign bit, and the NaN of 0/0 is the
+# one that comes last; it also ranks 0.0 above -0.0. argmax, sort and max do neither.
 #
 # Versions: jax 0.10.2, numpy 2.4.6, x86-64.
-# Expected: one rule for all: NaN is the largest, as argmax, max and sort have it, and equal numbers
-# keep their order, zeros among them.
-# Seen: top_k([1, NaN], 1) is NaN when the NaN is jnp.nan, and 1 when it is 0/0 or inf - inf computed
-# by JAX on x86-64, whose NaN has the sign bit set. argmax names the NaN in both cases and sort puts
-# it last. top_k of [-0, 0, -0, 0] gives the places 1, 3, 0, 2; argmax gives 0 and argsort 0 to 3.
-# The same in float16, bfloat16 and float8_e4m3fn.
+# Expected: one rule for all: NaN is the largest, as argmax, max and sort have it, and equal
+# numbers keep their order, zeros among them.
+# Seen: top_k([1, NaN], 1) is NaN when the NaN is jnp.nan, and 1 when it is 0/0 or inf - inf
+# computed by JAX on x86-64, whose NaN has the sign bit set. argmax names the NaN in both cases
+# and sort puts it last. top_k of [-0, 0, -0, 0] gives the places 1, 3, 0, 2; argmax gives 0 and
+# argsort 0 to 3. The same in float16, bfloat16 and float8_e4m3fn.
 # Why: top_k compares bit patterns as integers (a total order), the others compare numbers.
 # For us: a sampler's top-k can lose a NaN that argmax would show, depending on its sign. Rust's
 # total_cmp is the same order: sampler.rs of crates/llm sorts weights, from which NaN is gone, but

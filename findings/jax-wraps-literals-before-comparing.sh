@@ -5,14 +5,14 @@
 # Versions: jax 0.10.2, numpy 2.4.6.
 # Expected: NumPy's answers (a number outside the type is compared as the number it is), or the
 # OverflowError that JAX itself raises for int32 and 2**31.
-# Seen: for uint8, x == -1 holds for 255, x == 300 for 44, x < -1 for all below 255 and x < 300 only
-# below 44; for int8, 100 > 200 holds. minimum(200, 300) is 44, maximum(5, -1) is 255 and
-# clip(200, 0, 300) is 44. The same in jit, and with jnp.array(300) in the literal's place; jnp.int32(300)
-# and isin() are right. No warning.
+# Seen: for uint8, x == -1 holds for 255, x == 300 for 44, x < -1 for all below 255 and x < 300
+# only below 44; for int8, 100 > 200 holds. minimum(200, 300) is 44, maximum(5, -1) is 255 and
+# clip(200, 0, 300) is 44. The same in jit, and with jnp.array(300) in the literal's place;
+# jnp.int32(300) and isin() are right. No warning.
 # Why: a literal has no type of its own and takes that of the array, by a conversion that wraps.
 # For us: masks and references for uint8 and int8 (codes of quantised weights against 256, padding
-# of -1) must compare in int32 on JAX's side. A literal beyond an element type in our own API (ops'
-# scalars, jit's constants) must be refused or compared as the number it is.
+# of -1) must compare in int32 on JAX's side. A literal beyond an element type in our own API
+# (ops' scalars, jit's constants) must be refused or compared as the number it is.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# In llguidance \d and \w are ASCII in a schema's "pattern" and Unicode in a regular expression or a
-# Lark grammar; \s is Unicode in all three.
+# In llguidance \d and \w are ASCII in a schema's "pattern" and Unicode in a regular expression or
+# a Lark grammar; \s is Unicode in all three.
 #
 # Version: llguidance 1.9.1.
 # Expected: one engine has one meaning of \d, or each source its own dialect in all classes.
-# Seen: \d matches U+0663 (Arabic-Indic three) and \w matches e with acute in regular expressions and
-# in Lark; as "pattern" both are refused, and \D and \W match them. \s matches U+00A0 in all. The
-# point takes a carriage return and U+2028 in all three; in ECMAScript, whose expressions a schema's
-# patterns are, it takes neither. [0-9] and [[:digit:]] are ASCII everywhere.
-# Why: patterns are rewritten from ECMAScript's \d and \w to those of Rust's regex crate; \s and the
-# point are not.
+# Seen: \d matches U+0663 (Arabic-Indic three) and \w matches e with acute in regular expressions
+# and in Lark; as "pattern" both are refused, and \D and \W match them. \s matches U+00A0 in all.
+# The point takes a carriage return and U+2028 in all three; in ECMAScript, whose expressions a
+# schema's patterns are, it takes neither. [0-9] and [[:digit:]] are ASCII everywhere.
+# Why: patterns are rewritten from ECMAScript's \d and \w to those of Rust's regex crate; \s and
+# the point are not.
 # For us: `--json-schema` and `--regex` (crates/grammar, source.rs) inherit it: the same \d+ lets
-# other digits through as a regular expression, which int() of Rust or C does not read. Our help and
-# README should use [0-9], and a test that compares both sources should too.
+# other digits through as a regular expression, which int() of Rust or C does not read. Our help
+# and README should use [0-9], and a test that compares both sources should too.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -8,12 +8,13 @@
 # Seen: const and enum force another number above 2^53 (2^64 - 1 becomes 18446744073709552000) and
 # refuse the one in the schema. A minimum of 2^53 + 1 lets 2^53 through, a maximum of 2^53 + 1
 # refuses it; a maximum of 2^64 - 1 ends at 2^63 - 1. minimum -2^63, which generators of schemas
-# write for int64, and minimum 2^63 - 1 are compilation errors. Bounds of -2^63 + 1024 work.
-# const 1.0 forces 1. Strings of digits are right. No warning.
+# write for int64, and minimum 2^63 - 1 are compilation errors. Bounds of -2^63 + 1024 work. const
+# 1.0 forces 1. Strings of digits are right. No warning.
 # Why: numbers are f64 inside, printed back shortest; bounds are then i64, cut at its ends.
 # For us: `--json-schema` and response_format have it: crates/grammar passes the schema's text on
 # (compiler.rs, JSON of source.rs). Identifiers of 64 bits in const or enum come out as other
-# identifiers. Refuse integers beyond 2^53 there by name, or rewrite a const as a regular expression.
+# identifiers. Refuse integers beyond 2^53 there by name, or rewrite a const as a regular
+# expression.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # ml_dtypes converts float64 and int32 to bfloat16, FP8, FP6 and FP4 by way of float32, so that
-# values just beside a midpoint are rounded twice; JAX does so for bfloat16 and float16, not for FP8.
+# values just beside a midpoint are rounded twice; JAX does so for bfloat16 and float16, not for
+# FP8.
 #
 # Versions: ml_dtypes 0.6.0, numpy 2.4.6, jax 0.10.2 (CPU).
 # Expected: the nearest value, as for numpy's float16; FP8 of a value above the midpoint of two
 # neighbours is the upper one.
-# Seen: 1.0625 + 2^-40 (midpoint of 1 and 1.125, and a little) is 1 in float8_e4m3fn; JAX gives 1.125.
-# All midpoints of the finite values, moved by one part in 2^40 away from their even neighbour, go
-# to the wrong side in ml_dtypes, in each of five formats; moved by one part in 2^22 none does, as
-# float32 has those. JAX with x64 has none wrong in FP8. bfloat16 of 1 + 2^-8 + 2^-40 is 1 in both,
-# and the int32 2^25 + 2^17 + 1 is 2^25 in both, not 2^25 + 2^18. float16 of 1 + 2^-11 + 2^-40 is
-# right in NumPy and 1 in JAX.
-# Why: ml_dtypes converts from float32 alone; XLA has FP8 from double, and narrows to 16 bits in steps.
-# For us: references that quantise float64 results with ml_dtypes are off by one code at midpoints:
-# convert to float32 first on both sides, or round by own integers. PTX's cvt.rn.bf16.f64 and from
-# s32 round once; softgpu does (exec/scalar/convert.rs), so tests of these must not use ml_dtypes.
+# Seen: 1.0625 + 2^-40 (midpoint of 1 and 1.125, and a little) is 1 in float8_e4m3fn; JAX gives
+# 1.125. All midpoints of the finite values, moved by one part in 2^40 away from their even
+# neighbour, go to the wrong side in ml_dtypes, in each of five formats; moved by one part in 2^22
+# none does, as float32 has those. JAX with x64 has none wrong in FP8. bfloat16 of 1 + 2^-8 +
+# 2^-40 is 1 in both, and the int32 2^25 + 2^17 + 1 is 2^25 in both, not 2^25 + 2^18. float16 of 1
+# + 2^-11 + 2^-40 is right in NumPy and 1 in JAX.
+# Why: ml_dtypes converts from float32 alone; XLA has FP8 from double, and narrows to 16 bits in
+# steps.
+# For us: references that quantise float64 results with ml_dtypes are off by one code at
+# midpoints: convert to float32 first on both sides, or round by own integers. PTX's
+# cvt.rn.bf16.f64 and from s32 round once; softgpu does (exec/scalar/convert.rs), so tests of
+# these must not use ml_dtypes.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

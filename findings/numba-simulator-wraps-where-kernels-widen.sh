@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# numba-cuda's simulator computes with the arrays' element types, compiled kernels with 64 bits: the
-# square of an int32 of 70000 is 605032704 in one and 4900000000 in the other.
+# numba-cuda's simulator computes with the arrays' element types, compiled kernels with 64 bits:
+# the square of an int32 of 70000 is 605032704 in one and 4900000000 in the other.
 #
 # Versions: numba-cuda 0.30.4, numba 0.68.1, numpy 2.4.6, NVVM and NVRTC 13.5.37; sm_90, no GPU.
 # Expected: the simulator runs a kernel slowly, with the kernel's results.
 # Seen: for a[0] * a[0], a[0] + 1, a[0] << 40 and 2 * a[0] summed, of int32, int8 and uint8, the
-# simulator wraps at the element's width, with a warning at most; the kernel's PTX widens the element
-# (mul.wide, or a load and shl.b64) and stores 64 bits. a[0] - a[0] - 1 of uint32 is 4294967295
-# against -1, and 10 % -7 of uint32 raises OverflowError in the simulator. A local int32 array wraps in both.
-# Why: the simulator runs the Python function with NumPy 2's scalars, where int32 * int32 is int32 and a
-# literal takes the other's type; Numba types both as int64.
-# For us: a kernel's index arithmetic that overflows under the simulator is right on the GPU, and the
-# reverse: no oracle for `fercuda check`, whose software device runs the PTX itself. Numba's kernels
-# address with 64 bits where CUDA C++ would with 32.
+# simulator wraps at the element's width, with a warning at most; the kernel's PTX widens the
+# element (mul.wide, or a load and shl.b64) and stores 64 bits. a[0] - a[0] - 1 of uint32 is
+# 4294967295 against -1, and 10 % -7 of uint32 raises OverflowError in the simulator. A local
+# int32 array wraps in both.
+# Why: the simulator runs the Python function with NumPy 2's scalars, where int32 * int32 is int32
+# and a literal takes the other's type; Numba types both as int64.
+# For us: a kernel's index arithmetic that overflows under the simulator is right on the GPU, and
+# the reverse: no oracle for `fercuda check`, whose software device runs the PTX itself. Numba's
+# kernels address with 64 bits where CUDA C++ would with 32.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

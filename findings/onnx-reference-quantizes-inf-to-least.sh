@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# onnx's reference evaluator quantises numbers beyond int32, Inf among them, to the LEAST value of the
-# type: +Inf is -128 in int8 and 0 in uint8.
+# onnx's reference evaluator quantises numbers beyond int32, Inf among them, to the LEAST value of
+# the type: +Inf is -128 in int8 and 0 in uint8.
 #
 # Versions: onnx 1.23.2, onnxruntime 1.32.0, numpy 2.4.6, ml_dtypes 0.6.0.
-# Expected: QuantizeLinear saturates, so a large number becomes 127 or 255; this evaluator defines what
-# the operators mean.
+# Expected: QuantizeLinear saturates, so a large number becomes 127 or 255; this evaluator defines
+# what the operators mean.
 # Seen: 2147483520 (the last float32 below 2^31) is 127; 2^31, 1e10 and Inf are -128 in int8, 0 in
 # uint8 and -32768 in int16; with a zero point of 1 too. ONNX Runtime gives the largest. Negative
 # ones are right in both, NaN is the least in both, ties go to even in both.
-# Why: the quotient becomes int32 before it is clipped, and that conversion is -2^31 for all that does
-# not fit, on x86-64.
+# Why: the quotient becomes int32 before it is clipped, and that conversion is -2^31 for all that
+# does not fit, on x86-64.
 # For us: do not take its results as expected ones where a scale can be 0 or tiny; our quantisers
-# clamp as floats before they convert (Rust's `as` saturates; a cvt without .sat would, too, in PTX).
+# clamp as floats before they convert (Rust's `as` saturates; a cvt without .sat would, too, in
+# PTX).
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

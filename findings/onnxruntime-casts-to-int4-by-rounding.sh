@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# ONNX Runtime's Cast rounds floats to INT4 and UINT4, ties away from zero, and truncates them to INT8.
+# ONNX Runtime's Cast rounds floats to INT4 and UINT4, ties away from zero, and truncates them to
+# INT8.
 #
 # Versions: onnxruntime 1.32.0, onnx 1.23.2, numpy 2.4.6, ml_dtypes 0.6.0, CPU execution provider.
-# Expected: Cast from a float to any integer drops the fraction, as the specification says, as INT8
-# does, and as onnx's reference evaluator does for all; or, if it rounds, ties go to even as in
-# QuantizeLinear.
+# Expected: Cast from a float to any integer drops the fraction, as the specification says, as
+# INT8 does, and as onnx's reference evaluator does for all; or, if it rounds, ties go to even as
+# in QuantizeLinear.
 # Seen: to INT4, 0.5 is 1, 2.5 is 3, -0.6 is -1 and 6.5 is 7; to INT8 these are 0, 2, 0 and 6. 7.5
-# becomes 8 and so -8 in INT4, -8.5 is 7, 15.5 is 0 in UINT4: numbers wrap half a step before their
-# range ends. The same for float16 and float64. The reference evaluator truncates all of them.
-# QuantizeLinear with scale 1 gives 0, 2, -1, 6, 7, 7 and -8: ties to even, saturated.
+# becomes 8 and so -8 in INT4, -8.5 is 7, 15.5 is 0 in UINT4: numbers wrap half a step before
+# their range ends. The same for float16 and float64. The reference evaluator truncates all of
+# them. QuantizeLinear with scale 1 gives 0, 2, -1, 6, 7, 7 and -8: ties to even, saturated.
 # Why: the INT4 conversion calls round() before it keeps four bits, that of INT8 is C++'s.
 # For us: weights cast to INT4 in a graph differ by one step from ours, and wrap at the ends. Our
-# quantisers (crates/modelfile) state rounding and saturate; compare with QuantizeLinear, never with Cast.
+# quantisers (crates/modelfile) state rounding and saturate; compare with QuantizeLinear, never
+# with Cast.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,15 +3,17 @@
 # and NaN above; to FLOAT8E5M2 numbers from 61440 to 65536 are NaN, larger ones Inf.
 #
 # Versions: onnxruntime 1.32.0, onnx 1.23.2, numpy 2.4.6, ml_dtypes 0.6.0, CPU execution provider.
-# Expected: one threshold. Above 464 (half a step over the largest, 448) all is NaN; above and at 61440
-# all is Inf, since E5M2 has infinities; as ml_dtypes, JAX and onnx's reference evaluator have it.
-# Seen: E4M3FN of 464 is 448, of 465 NaN, of 480, 488 and 495 it is 448, of 496 and 1e9 NaN. E5M2 of
-# 61439 is 57344, of 61440, 62000 and 65535 NaN, of 65536 Inf. The same with the sign changed. With
-# saturate=1, and in the types with UZ in their names, both agree.
+# Expected: one threshold. Above 464 (half a step over the largest, 448) all is NaN; above and at
+# 61440 all is Inf, since E5M2 has infinities; as ml_dtypes, JAX and onnx's reference evaluator
+# have it.
+# Seen: E4M3FN of 464 is 448, of 465 NaN, of 480, 488 and 495 it is 448, of 496 and 1e9 NaN. E5M2
+# of 61439 is 57344, of 61440, 62000 and 65535 NaN, of 65536 Inf. The same with the sign changed.
+# With saturate=1, and in the types with UZ in their names, both agree.
 # Why: the gaps lie where the rounding's carry leaves the largest number's code: the next code of
 # E4M3FN is NaN's, and in E5M2 Inf's code with a bit more is NaN.
-# For us: our casts (cvt without satfinite, crates/softgpu, convert.rs; crates/tensor) clamp or make NaN
-# by value before encoding. Test them at 464, 480, 496, 61440 and 65536, where codes carry.
+# For us: our casts (cvt without satfinite, crates/softgpu, convert.rs; crates/tensor) clamp or
+# make NaN by value before encoding. Test them at 464, 480, 496, 61440 and 65536, where codes
+# carry.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

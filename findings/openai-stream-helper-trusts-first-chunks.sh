@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# The openai client's chat.completions.stream() joins members that chunks repeat ("assistantassistant"),
-# fails if choice 1 speaks before choice 0, and ends calls that are still coming.
+# The openai client's chat.completions.stream() joins members that chunks repeat
+# ("assistantassistant"), fails if choice 1 speaks before choice 0, and ends calls that are still
+# coming.
 #
 # Version: openai 3.57.0, on streams from memory.
 # Expected: a chunk's role, id and name are what they are; choices and calls come in any order, as
 # each has its index; a plain text that max_tokens cut is returned with finish_reason "length".
-# Seen: a role in each of two chunks becomes "assistantassistant", a call's id "call_1call_1" and its
-# name "ff"; numbers of extra members are added up. With n=2 and choice 1 first: IndexError. Two calls
-# whose arguments alternate: the event "arguments.done" of each comes with half its arguments, at the
-# first chunk of the other, and not again. get_final_completion() of plain text that ended by length
-# raises LengthFinishReasonError, without tools or a format. The chunks themselves, and create() with
-# stream=True, have everything right.
-# Why: the helper adds up all texts but those of "type", appends unknown indices to a list, and takes
-# a new index as the end of the one before.
+# Seen: a role in each of two chunks becomes "assistantassistant", a call's id "call_1call_1" and
+# its name "ff"; numbers of extra members are added up. With n=2 and choice 1 first: IndexError.
+# Two calls whose arguments alternate: the event "arguments.done" of each comes with half its
+# arguments, at the first chunk of the other, and not again. get_final_completion() of plain text
+# that ended by length raises LengthFinishReasonError, without tools or a format. The chunks
+# themselves, and create() with stream=True, have everything right.
+# Why: the helper adds up all texts but those of "type", appends unknown indices to a list, and
+# takes a new index as the end of the one before.
 # For us: the server sends role, id and name once, each call whole and in order, and one choice
-# (openai.rs of crates/server): keep it so, above all when n > 1 or parts of calls are added: choice 0
-# first, one call after the other.
+# (openai.rs of crates/server): keep it so, above all when n > 1 or parts of calls are added:
+# choice 0 first, one call after the other.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

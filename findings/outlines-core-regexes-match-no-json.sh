@@ -5,17 +5,17 @@
 # Version: outlines_core 0.2.14.
 # Expected: whatever the expression matches is JSON and, but for keywords that are documented as
 # ignored, follows the schema; what cannot be expressed is an error.
-# Seen: allOf of an integer and a boolean matches 1true, and allOf of an integer alone twice matches
-# 11 but not 1. The pattern ^a|b$ becomes "a|b", which matches "a and b" (one quote each) and
-# neither "a" nor "b" in quotes. A pattern [^a] matches a bare quote between two quotes. A member's name
-# a"b is written without its backslash. The format time refuses "10:00:00.5" and matches a text with a
-# backslash and any character in the point's place. An array with minItems 3 and one prefixItem
-# matches exactly one item. No error.
+# Seen: allOf of an integer and a boolean matches 1true, and allOf of an integer alone twice
+# matches 11 but not 1. The pattern ^a|b$ becomes "a|b", which matches "a and b" (one quote each)
+# and neither "a" nor "b" in quotes. A pattern [^a] matches a bare quote between two quotes. A
+# member's name a"b is written without its backslash. The format time refuses "10:00:00.5" and
+# matches a text with a backslash and any character in the point's place. An array with minItems 3
+# and one prefixItem matches exactly one item. No error.
 # Why: parts are concatenated as text; a pattern loses its ^ and $ and is put between quotes, not
 # applied to the string's value.
-# For us: no oracle for our grammars. A comparison of engines must first check that a text is JSON.
-# Our own engine applies patterns to values (tested in crates/grammar); never build a grammar by
-# formatting one expression into another without a group.
+# For us: no oracle for our grammars. A comparison of engines must first check that a text is
+# JSON. Our own engine applies patterns to values (tested in crates/grammar); never build a
+# grammar by formatting one expression into another without a group.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -4,15 +4,15 @@
 #
 # Versions: safetensors 0.8.0, ml_dtypes 0.6.0, numpy 2.4.6.
 # Expected: what save() takes, load() returns, as arrays of ml_dtypes; or save() refuses it.
-# Seen: save() and save_file() write BF16, F8_E4M3, F8_E5M2, F8_E8M0 and F8_E4M3FNUZ. load_file() and
-# safe_open() return bfloat16, and raise AttributeError for each FP8 type; load() raises KeyError for
-# bfloat16 as well, on the same bytes. The float32 tensor beside it is lost to load() and load_file()
-# with it; safe_open() reads that one.
+# Seen: save() and save_file() write BF16, F8_E4M3, F8_E5M2, F8_E8M0 and F8_E4M3FNUZ. load_file()
+# and safe_open() return bfloat16, and raise AttributeError for each FP8 type; load() raises
+# KeyError for bfloat16 as well, on the same bytes. The float32 tensor beside it is lost to load()
+# and load_file() with it; safe_open() reads that one.
 # Why: writing goes by the dtype's name; load() has a table of NumPy's own types, safe_open() asks
 # NumPy for an attribute of the name.
-# For us: fixtures with FP8 are written with this module and read back by ours (crates/modelfile) or
-# as bytes, never by load(). Python examples that read checkpoints with scales use safe_open(), one
-# tensor at a time.
+# For us: fixtures with FP8 are written with this module and read back by ours (crates/modelfile)
+# or as bytes, never by load(). Python examples that read checkpoints with scales use safe_open(),
+# one tensor at a time.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# In Triton's interpreter 1 + 1 of bfloat16 is 1.7e38, in silence: it adds, compares and sorts the codes
-# as integers.
+# In Triton's interpreter 1 + 1 of bfloat16 is 1.7e38, in silence: it adds, compares and sorts the
+# codes as integers.
 #
 # Versions: triton 3.9.0, numpy 2.4.6, ml_dtypes 0.6.0.
-# Expected: an error, as Triton's documentation says that the interpreter does not support operations
-# on bfloat16; or the numbers, as all of float16's are right.
-# Seen: x + x of 1 is 1.7e38 (code 0x3f80 twice), x * x of 1 is 2, -x of 1 is -4. sum of four ones is
-# -4.25e37. sort of 1, 2, -3, 4 is 1, 2, 4, -3 and argmax names -3, as its code is the largest; x > 0
-# holds for -3. max and min are right, so is x / 2. Comparing with -1.0 raises. float16, and sums of
-# x.to(float32), are right.
+# Expected: an error, as Triton's documentation says that the interpreter does not support
+# operations on bfloat16; or the numbers, as all of float16's are right.
+# Seen: x + x of 1 is 1.7e38 (code 0x3f80 twice), x * x of 1 is 2, -x of 1 is -4. sum of four ones
+# is -4.25e37. sort of 1, 2, -3, 4 is 1, 2, 4, -3 and argmax names -3, as its code is the largest;
+# x > 0 holds for -3. max and min are right, so is x / 2. Comparing with -1.0 raises. float16, and
+# sums of x.to(float32), are right.
 # Why: NumPy has no bfloat16, so that the interpreter keeps codes in uint16, and its operators are
 # NumPy's on what is kept; max, min and division convert first.
-# For us: users who check a kernel here before `fercuda check` see other wrong numbers than ours. Where
-# we keep codes in integers (Rust's u16 for bf16), every operator must be on a type of its own.
+# For us: users who check a kernel here before `fercuda check` see other wrong numbers than ours.
+# Where we keep codes in integers (Rust's u16 for bf16), every operator must be on a type of its
+# own.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Triton's interpreter cuts float32 to bfloat16 instead of rounding, and its FP8 casts halve numbers,
-# turn Inf into 256 and NaN into 384.
+# Triton's interpreter cuts float32 to bfloat16 instead of rounding, and its FP8 casts halve
+# numbers, turn Inf into 256 and NaN into 384.
 #
 # Versions: triton 3.9.0, numpy 2.4.6, ml_dtypes 0.6.0; sm_90 as target, no GPU.
-# Expected: TRITON_INTERPRET=1 casts as the compiled kernel does, cvt.rn.bf16.f32 and cvt.rn.satfinite:
-# to the nearest, ties to even, NaN to NaN.
+# Expected: TRITON_INTERPRET=1 casts as the compiled kernel does, cvt.rn.bf16.f32 and
+# cvt.rn.satfinite: to the nearest, ties to even, NaN to NaN.
 # Seen: bfloat16 of 1.998 is 1.9921875, and of random numbers half differ; float32 of subnormal
-# bfloat16 is wrong, of 0x0001 it is 0. float8e4nv of 1.95 is 1, of -7.9 it is -4, of 0.0155 it is 0.0078; of
-# 1000 and Inf it is 256, of NaN 384, and float32 of the NaN 0x7f is 480. In float8e5 31327 becomes
-# 16384, and float32 of Inf is 65536. Ties go up: 1.0625 becomes 1.125. float16 is right, and so are
-# FP8 values that need no rounding.
-# Why: the interpreter's own routine adds the rounding bit but has no carry into the exponent, no rule for
-# ties, Inf and NaN; for bfloat16 it is called with no rounding at all.
+# bfloat16 is wrong, of 0x0001 it is 0. float8e4nv of 1.95 is 1, of -7.9 it is -4, of 0.0155 it is
+# 0.0078; of 1000 and Inf it is 256, of NaN 384, and float32 of the NaN 0x7f is 480. In float8e5
+# 31327 becomes 16384, and float32 of Inf is 65536. Ties go up: 1.0625 becomes 1.125. float16 is
+# right, and so are FP8 values that need no rounding.
+# Why: the interpreter's own routine adds the rounding bit but has no carry into the exponent, no
+# rule for ties, Inf and NaN; for bfloat16 it is called with no rounding at all.
 # For us: never check a kernel with bfloat16 or FP8 by this interpreter; `fercuda check` runs the
-# compiled PTX. Our own tables (crates/tensor's Dtype, softgpu's convert.rs) carry and are tested over
-# all codes.
+# compiled PTX. Our own tables (crates/tensor's Dtype, softgpu's convert.rs) carry and are tested
+# over all codes.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
