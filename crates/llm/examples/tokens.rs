@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         end_tokens: Vec::new(),
         top: None,
         grammar: None,
+        adapter: None,
     };
     for round in ["first", "second"] {
         let (mut all, mut times) = (Vec::new(), Vec::new());

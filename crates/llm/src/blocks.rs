@@ -18,6 +18,17 @@ pub(crate) const BEGINNING: PrefixNode = PrefixNode(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PrefixNode(u64);
 
+impl PrefixNode {
+    /// What stands before the first block of a request with that adapter: what it computes is no
+    /// other's. Numbers of adapters come from above, those of prefixes from below.
+    pub(crate) fn beginning(adapter: Option<u32>) -> Self {
+        match adapter {
+            None => BEGINNING,
+            Some(number) => Self(u64::MAX - u64::from(number)),
+        }
+    }
+}
+
 /// A prefix, and the tokens of the block behind it.
 type BlockContent = (PrefixNode, Vec<u32>);
 

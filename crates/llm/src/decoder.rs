@@ -6,11 +6,13 @@ use fercuda_ops::{OpDescriptor, has_token_attention};
 use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
+use crate::adapter_targets::AdaptedPlace;
+use crate::adapters::{AdapterPool, StepAdapters};
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::recurrent::RecurrentMemory;
-use crate::step_inputs::{RUN_NUMBERS, StepInputs, StepKey, StepLimits};
+use crate::step_inputs::{ADAPTER, RUN_NUMBERS, StepInputs, StepKey, StepLimits};
 use crate::step_ops::{ExpertMemory, NormedInput, StepRecorder, WIDE, of_format};
 use crate::tensors::{MatrixFormat, ModelTensors};
 use crate::weights::{
@@ -58,6 +60,8 @@ pub(crate) struct ModelDecoder {
     best: DeviceTensor,
     /// Its logit.
     best_values: DeviceTensor,
+    /// Adapters, where there may be some.
+    pub(crate) adapters: Option<AdapterPool>,
 }
 
 /// Bytes of what a decoder needs beside its weights: the cache, the states of layers without
@@ -247,6 +251,7 @@ impl ModelDecoder {
             logits,
             best,
             best_values,
+            adapters: None,
             config,
             weights,
             limits,
@@ -298,6 +303,13 @@ impl ModelDecoder {
             wide: self.wide.as_ref().map(|it| (it, self.limits.wide_from)),
             no_bias: &self.no_bias,
             is_fused: self.limits.is_fused,
+            adapters: match &self.adapters {
+                Some(pool) if key.has_adapters => Some(StepAdapters {
+                    pool,
+                    numbers: argument(ADAPTER)?.reshape(&[tokens, 1])?,
+                }),
+                _ => None,
+            },
         };
         let x = self.x.first(tokens)?;
         let known = match key.continues {
@@ -312,7 +324,7 @@ impl ModelDecoder {
         for (at, layer) in weights.layers.iter().enumerate() {
             self.mix(&mut ops, (at, layer), &step, &x)?;
             if let Some((norm, unit)) = &layer.unit {
-                self.unit(&mut ops, (layer, norm, unit), &x)?;
+                self.unit(&mut ops, (at, layer, norm, unit), &x)?;
             }
         }
         let chosen = self.chosen.first(key.rows)?;
@@ -360,10 +372,15 @@ impl ModelDecoder {
             (MixerWeights::Recurrent(_), _, _) => return Ok(()),
         };
         let out = (&layer.out, layer.out_bias.as_ref());
+        let adapted = (number, AdaptedPlace::Out);
         match &layer.post_norms {
-            None => ops.product_onto(&flat, out, &normed, x),
+            None => {
+                ops.product_onto(&flat, out, &normed, x)?;
+                ops.adapt(&flat, adapted, &[x])
+            }
             Some([norm, _]) => {
                 ops.product(&flat, &layer.out, &normed)?;
+                ops.adapt(&flat, adapted, &[&normed])?;
                 if let Some(bias) = &layer.out_bias {
                     ops.accumulate(&normed, bias)?;
                 }
@@ -386,6 +403,7 @@ impl ModelDecoder {
         let flat = self.attended.first(tokens)?;
         let all = self.projected.first(tokens)?;
         ops.normed_products(input, &weights.products, &normed, &all)?;
+        ops.adapt(&normed, (number, AdaptedPlace::Attention), &[&all])?;
         let done: u64 = weights.products.iter().map(|weight| weight.outputs).sum();
         let of_values = config.heads * config.value_length;
         let (of_heads, gate) = match config.spec.has_attention_gate {
@@ -512,7 +530,7 @@ impl ModelDecoder {
     fn unit(
         &self,
         ops: &mut StepRecorder<'_>,
-        (layer, unit_norm, weights): (&LayerWeights, &DeviceTensor, &UnitWeights),
+        (number, layer, unit_norm, weights): (usize, &LayerWeights, &DeviceTensor, &UnitWeights),
         x: &DeviceTensor,
     ) -> Result<()> {
         let tokens = x.shape()[0];
@@ -525,10 +543,11 @@ impl ModelDecoder {
             && let [gate, up, down] = own.as_ref()
             && unit == "swiglu"
             && gate.format == up.format
+            && ops.adapters.is_none()
             && ops.fuses(x, gate)
         {
             ops.normed_swiglu((x, norm), [gate, up], &up_to)?;
-            return self.close_unit(ops, (&up_to, down), post_norm, x);
+            return self.close_unit(ops, (number, &up_to, down), post_norm, x);
         }
         ops.norm(x, norm.0, norm.1, &normed)?;
         let [gate, up, down] = match (weights, &self.experts) {
@@ -546,32 +565,41 @@ impl ModelDecoder {
         };
         match gate.format {
             MatrixFormat::Blocks(format)
-                if unit == "swiglu" && up.format == gate.format && !ops.widens(&normed, gate) =>
+                if unit == "swiglu"
+                    && up.format == gate.format
+                    && ops.adapters.is_none()
+                    && !ops.widens(&normed, gate) =>
             {
                 let op = of_format("quantised_swiglu", format)?;
                 ops.add(op, &[&normed, &gate.tensor, &up.tensor], &[&up_to])?;
             }
             _ => {
                 ops.products(&normed, &[(gate, gate_to.clone()), (up, up_to.clone())])?;
+                ops.adapt(&normed, (number, AdaptedPlace::Gates), &[&gate_to, &up_to])?;
                 ops.add(OpDescriptor::new(unit)?, &[&up_to, &gate_to], &[&up_to])?;
             }
         }
-        self.close_unit(ops, (&up_to, down), post_norm, x)
+        self.close_unit(ops, (number, &up_to, down), post_norm, x)
     }
 
     /// x + the gated unit's product, by its norm where there is one.
     fn close_unit(
         &self,
         ops: &mut StepRecorder<'_>,
-        (gated, down): (&DeviceTensor, &WeightMatrix),
+        (number, gated, down): (usize, &DeviceTensor, &WeightMatrix),
         post_norm: Option<&DeviceTensor>,
         x: &DeviceTensor,
     ) -> Result<()> {
         let normed = self.normed.first(x.shape()[0])?;
+        let adapted = (number, AdaptedPlace::Down);
         match post_norm {
-            None => ops.product_onto(gated, (down, None), &normed, x),
+            None => {
+                ops.product_onto(gated, (down, None), &normed, x)?;
+                ops.adapt(gated, adapted, &[x])
+            }
             Some(norm) => {
                 ops.product(gated, down, &normed)?;
+                ops.adapt(gated, adapted, &[&normed])?;
                 self.add_normed(ops, &normed, norm, x)
             }
         }

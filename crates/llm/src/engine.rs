@@ -13,7 +13,8 @@ use fercuda_runtime::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::blocks::{BEGINNING, BlockPool};
+use crate::adapters::{AdapterPool, check_adapter};
+use crate::blocks::{BlockPool, PrefixNode};
 use crate::choice::{ChosenToken, choose};
 use crate::config::ModelConfig;
 use crate::decoder::ModelDecoder;
@@ -153,7 +154,8 @@ impl Engine {
         let chosen = DeviceTensor::of(session.bind(best)?);
         let of_chosen = DeviceTensor::of(session.bind(values)?);
         let memory = (config.cached, bound, [logits, chosen, of_chosen]);
-        let decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
+        let mut decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
+        decoder.adapters = AdapterPool::reserve(&session, &tensors, &limits)?;
         let device = OpDevice::new(&runtime.context())?;
         let has_graphs = match config.graphs {
             Some(has_graphs) => has_graphs,
@@ -231,6 +233,7 @@ impl Engine {
     /// [`LlmError::Request`] of one that can never run.
     pub fn add(&mut self, request: GenerationRequest) -> Result<RequestId> {
         self.check_tokens(&request.tokens)?;
+        check_adapter(self.decoder.adapters.as_ref(), request.adapter)?;
         let id = RequestId(self.next);
         self.next += 1;
         self.waiting.push_back(RunningRequest {
@@ -245,7 +248,8 @@ impl Engine {
             computed: 0,
             reused: 0,
             blocks: Vec::new(),
-            prefix: (BEGINNING, 0),
+            prefix: (PrefixNode::beginning(request.adapter.map(|it| it.0)), 0),
+            adapter: request.adapter,
             row: 0,
             states: None,
         });
@@ -477,7 +481,7 @@ impl Engine {
         self.states = state_pool(&self.limits);
         for request in &mut self.running {
             request.blocks.clear();
-            (request.computed, request.prefix) = (0, (BEGINNING, 0));
+            (request.computed, request.prefix) = (0, (request.beginning(), 0));
             request.begin_again(self.states.as_mut());
         }
     }
@@ -641,6 +645,9 @@ impl Engine {
                 let token = request.tokens.get(position).copied().unwrap_or_default();
                 block.set_token(at, token, position, request.row);
                 block.set_place(at, position, &request.blocks);
+                if let Some(adapter) = request.adapter {
+                    block.set_adapter(at, adapter.0);
+                }
                 at += 1;
             }
             if request.computed + part.count == known {
@@ -653,6 +660,9 @@ impl Engine {
             runs: padded(of_runs).min(self.limits.tokens - singles),
             rows: (rows.len().max(1) as u64).next_power_of_two(),
             continues,
+            has_adapters: parts
+                .iter()
+                .any(|it| self.running[it.request].adapter.is_some()),
         };
         self.inputs.set_runs(&runs, key);
         (key, rows)

@@ -1,6 +1,11 @@
 //! Language models over the governed pool. See the README.
 #![forbid(unsafe_code)]
 
+mod adapter_file;
+mod adapter_loading;
+mod adapter_ops;
+mod adapter_targets;
+mod adapters;
 mod blocks;
 mod checkpoint;
 mod choice;
@@ -15,6 +20,7 @@ mod exchange;
 mod keys;
 mod memory_plan;
 mod model;
+mod peft_config;
 mod random_model;
 mod recorder;
 mod recurrence_config;
@@ -29,11 +35,14 @@ mod step_ops;
 mod tensors;
 mod weights;
 
+pub use adapter_file::AdapterFile;
 pub use config::{ExpertConfig, ModelConfig};
 pub use embedder::{Embedder, EmbedderConfig};
 pub use encoder_config::{EmbeddingPooling, EncoderConfig};
 pub use engine::{Engine, tenant_name};
 pub use error::LlmError;
 pub use random_model::{ModelShape, SHAPES, StateShape};
-pub use request::{EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId};
+pub use request::{
+    AdapterId, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
+};
 pub use sampler::SamplerConfig;

@@ -3,6 +3,7 @@
 use fercuda_runtime::Runtime;
 use fercuda_tensor::Dtype;
 
+use crate::adapter_targets::adapter_bytes;
 use crate::config::ModelConfig;
 use crate::decoder::memory_bytes;
 use crate::error::{LlmError, refused};
@@ -16,6 +17,9 @@ type Result<T> = std::result::Result<T, LlmError>;
 const DEFAULT_CONTEXT: u64 = 8192;
 /// Tokens of a step from which blocks of weights become 16-bit floats before they are multiplied.
 const WIDE_FROM: u64 = 64;
+/// Most adapters of an engine, and their largest rank.
+const MOST_ADAPTERS: u64 = 1024;
+const MOST_ADAPTER_RANK: u64 = 1024;
 /// Room for the code of kernels, and for what they need between them.
 const KERNELS: u64 = 8 << 20;
 
@@ -47,6 +51,14 @@ pub(crate) fn limits(
             format!("{PLACES} positions at least, and below 2^31"),
         ));
     }
+    if config.adapters > MOST_ADAPTERS {
+        let what = format!("room for {} adapters", config.adapters);
+        return Err(refused(what, format!("at most {MOST_ADAPTERS}")));
+    }
+    if !(1..=MOST_ADAPTER_RANK).contains(&config.adapter_rank) {
+        let what = format!("adapters of the rank {}", config.adapter_rank);
+        return Err(refused(what, format!("1 to {MOST_ADAPTER_RANK}")));
+    }
     let requests = config.requests.min(1 << 16).next_power_of_two();
     // One for each request, and those that are kept.
     let kept = config.kept_states.unwrap_or(requests).min(1 << 20);
@@ -68,6 +80,9 @@ pub(crate) fn limits(
             false => u64::MAX,
         },
         is_fused: config.fused_products.unwrap_or(!is_software),
+        adapters: config.adapters,
+        // Elements that are read at once.
+        adapter_rank: config.adapter_rank.next_multiple_of(8),
     };
     Ok((limits, context.min(limits.blocks_each * PLACES)))
 }
@@ -86,8 +101,11 @@ pub(crate) fn check_memory(
     let weights = tensors.bytes();
     let [cache, states, step] = memory_bytes(tensors, limits, cached)?;
     let step = step.saturating_add(KERNELS);
+    let adapters = adapter_bytes(tensors, limits);
     let free = runtime.memory()?.free_bytes;
-    let beside = weights.saturating_add(states).saturating_add(step);
+    let beside = [states, step, adapters]
+        .into_iter()
+        .fold(weights, u64::saturating_add);
     let all = beside.saturating_add(cache);
     if all <= free {
         return Ok(weights);
@@ -96,9 +114,19 @@ pub(crate) fn check_memory(
         0 => String::new(),
         slots => format!("{slots} states {}, ", mebibytes(states)),
     };
+    let of_adapters = match limits.adapters {
+        0 => String::new(),
+        count => {
+            let rank = limits.adapter_rank;
+            format!(
+                "{count} adapters of the rank {rank} {}, ",
+                mebibytes(adapters)
+            )
+        }
+    };
     let what = format!(
-        "the model needs {}: weights {}, a cache of {} positions {}, {of_states}steps {}; {} are \
-         free",
+        "the model needs {}: weights {}, a cache of {} positions {}, {of_states}{of_adapters}steps \
+         {}; {} are free",
         mebibytes(all),
         mebibytes(weights),
         limits.blocks * limits.places,
@@ -109,6 +137,9 @@ pub(crate) fn check_memory(
     let each = cache / (limits.blocks * limits.places).max(1);
     let left = free.saturating_sub(beside);
     let advice = match left / each.max(1) {
+        0 if limits.adapters > 0 && beside > free && beside.saturating_sub(adapters) <= free => {
+            "fewer adapters, or a smaller rank".to_owned()
+        }
         0 if limits.slots > 0 && beside > free => {
             "fewer requests at once, each of which has a state, or a smaller model".to_owned()
         }

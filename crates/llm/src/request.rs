@@ -7,7 +7,7 @@
 use fercuda_grammar::TokenGrammar;
 use fercuda_tensor::Dtype;
 
-use crate::blocks::{BEGINNING, BlockNumber, BlockPool, PrefixNode};
+use crate::blocks::{BlockNumber, BlockPool, PrefixNode};
 use crate::sampler::{SamplerConfig, TokenSampler};
 use crate::states::{SlotNumber, StatePool};
 use crate::step_inputs::{PLACES, TokenRun};
@@ -39,6 +39,10 @@ pub struct EngineConfig {
     /// Whether the vectors of few tokens are multiplied in one launch with their norm, gate and
     /// residual; `None` for whether the device is a GPU.
     pub fused_products: Option<bool>,
+    /// Most adapters that are loaded beside the model; their memory is reserved with it.
+    pub adapters: u64,
+    /// Largest rank of an adapter, rounded up to a multiple of 8.
+    pub adapter_rank: u64,
 }
 
 impl Default for EngineConfig {
@@ -54,6 +58,8 @@ impl Default for EngineConfig {
             graphs: None,
             wide_products: None,
             fused_products: None,
+            adapters: 0,
+            adapter_rank: 64,
         }
     }
 }
@@ -74,7 +80,13 @@ pub struct GenerationRequest {
     pub top: Option<usize>,
     /// What the generated text follows, from its first token on, if anything.
     pub grammar: Option<TokenGrammar>,
+    /// The adapter by which the model is changed for it, if any.
+    pub adapter: Option<AdapterId>,
 }
+
+/// Number of an adapter of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AdapterId(pub(crate) u32);
 
 /// Number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,6 +145,7 @@ pub(crate) struct RunningRequest {
     pub(crate) sampler: TokenSampler,
     /// At the place behind the last token.
     pub(crate) grammar: Option<TokenGrammar>,
+    pub(crate) adapter: Option<AdapterId>,
     pub(crate) computed: usize,
     /// Tokens of the prompt that the cache had.
     pub(crate) reused: usize,
@@ -160,6 +173,11 @@ pub(crate) struct RequestStates {
 }
 
 impl RunningRequest {
+    /// What stands before its first block.
+    pub(crate) fn beginning(&self) -> PrefixNode {
+        PrefixNode::beginning(self.adapter.map(|it| it.0))
+    }
+
     /// Whether its next token is the most likely one, and nothing else of the logits is needed.
     pub(crate) fn takes_largest(&self) -> bool {
         self.top.is_none() && self.grammar.is_none() && self.sampler.takes_largest()
@@ -193,13 +211,13 @@ impl RunningRequest {
             let Some(own) = states.take() else {
                 from.into_iter().for_each(|it| states.release(it));
                 pool.give_back(std::mem::take(&mut self.blocks));
-                self.prefix = (BEGINNING, 0);
+                self.prefix = (self.beginning(), 0);
                 return false;
             };
             pool.give_back(self.blocks.split_off(used));
             self.prefix = match last {
                 Some(at) => (nodes[at], used),
-                None => (BEGINNING, 0),
+                None => (self.beginning(), 0),
             };
             self.states = Some(RequestStates {
                 own,
@@ -216,7 +234,7 @@ impl RunningRequest {
     /// Gives its blocks and its slots back, and forgets what is computed.
     pub(crate) fn give_back(&mut self, pool: &mut BlockPool, states: Option<&mut StatePool>) {
         pool.give_back(std::mem::take(&mut self.blocks));
-        (self.computed, self.prefix) = (0, (BEGINNING, 0));
+        (self.computed, self.prefix) = (0, (self.beginning(), 0));
         let Some((own, states)) = self.states.take().zip(states) else {
             return;
         };

@@ -66,6 +66,7 @@ impl Engine {
                 runs: rows,
                 rows,
                 continues: false,
+                has_adapters: false,
             };
             let run = TokenRun {
                 first: 0,
@@ -110,6 +111,7 @@ impl Engine {
             runs,
             rows: 1,
             continues: false,
+            has_adapters: false,
         };
         self.prepare(key)?;
         let block = &mut self.inputs;

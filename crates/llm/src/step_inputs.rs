@@ -8,6 +8,8 @@ use fercuda_runtime::GraphKey;
 pub(crate) const PLACES: u64 = 16;
 /// Numbers of a run, as the ops of states read them.
 pub(crate) const RUN_NUMBERS: u64 = 6;
+/// Which of a token's numbers is that of its adapter; -1 for none.
+pub(crate) const ADAPTER: u64 = 4;
 
 /// Sizes for which memory is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,9 @@ pub(crate) struct StepLimits {
     pub(crate) wide_from: u64,
     /// Whether products of few tokens are one launch with their norm, gate and residual.
     pub(crate) is_fused: bool,
+    /// Most adapters, and their largest rank.
+    pub(crate) adapters: u64,
+    pub(crate) adapter_rank: u64,
 }
 
 impl StepLimits {
@@ -46,7 +51,8 @@ impl StepLimits {
     /// count. Each part begins at a multiple of 16 bytes, which kernels are faster for.
     pub(crate) fn parts(&self) -> [u64; 4] {
         let each = |count: u64| count.next_multiple_of(4);
-        let rows = 4 * each(self.tokens);
+        let numbers = 4 + u64::from(self.adapters > 0);
+        let rows = numbers * each(self.tokens);
         let runs = rows + each(self.requests);
         let count = match self.slots {
             0 => 0,
@@ -73,6 +79,8 @@ pub(crate) struct StepKey {
     pub(crate) rows: u64,
     /// Whether the tokens are those that the step before chose, in their order.
     pub(crate) continues: bool,
+    /// Whether a request of it has an adapter.
+    pub(crate) has_adapters: bool,
 }
 
 impl StepKey {
@@ -86,7 +94,7 @@ impl StepKey {
             // Each is below 2^32, as the argument block has numbers of 32 bits.
             words: [
                 self.singles << 32 | self.runs,
-                self.rows << 1 | u64::from(self.continues),
+                self.rows << 2 | u64::from(self.has_adapters) << 1 | u64::from(self.continues),
             ],
             ..GraphKey::default()
         }
@@ -94,8 +102,9 @@ impl StepKey {
 }
 
 /// What a step reads of its tokens, one after another in one block of memory: for each token
-/// itself, its position, its sequence and its place in the cache; the numbers of the tokens with
-/// logits; the blocks of each sequence; and runs of tokens, where layers have states.
+/// itself, its position, its sequence, its place in the cache, and its adapter where there may be
+/// some; the numbers of the tokens with logits; the blocks of each sequence; and runs of tokens,
+/// where layers have states.
 #[derive(Debug)]
 pub(crate) struct StepInputs {
     pub(crate) limits: StepLimits,
@@ -133,6 +142,9 @@ impl StepInputs {
         };
         set(1, -1);
         set(3, behind);
+        if limits.adapters > 0 {
+            set(ADAPTER, -1);
+        }
     }
 
     fn place(&self, number: u64, at: usize) -> usize {
@@ -145,6 +157,14 @@ impl StepInputs {
         for (number, value) in (0..).zip(values) {
             let place = self.place(number, at);
             self.values[place] = value;
+        }
+    }
+
+    /// Sets the adapter of a token.
+    pub(crate) fn set_adapter(&mut self, at: usize, adapter: u32) {
+        if self.limits.adapters > 0 {
+            let place = self.place(ADAPTER, at);
+            self.values[place] = adapter.cast_signed();
         }
     }
 

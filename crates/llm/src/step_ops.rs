@@ -7,6 +7,7 @@ use fercuda_ops::{OpDescriptor, has_token_products};
 use fercuda_runtime::Session;
 use fercuda_tensor::{BlockFormat, Dtype};
 
+use crate::adapters::StepAdapters;
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
 use crate::model::{DecoderSpec, ExpertWeighting};
@@ -31,6 +32,8 @@ pub(crate) struct StepRecorder<'a> {
     pub(crate) no_bias: &'a DeviceTensor,
     /// Whether products of few tokens are one launch with their norm, gate and residual.
     pub(crate) is_fused: bool,
+    /// Adapters and the numbers of those of its tokens, if requests of the step have some.
+    pub(crate) adapters: Option<StepAdapters<'a>>,
 }
 
 /// A vector of each token, and the weights and the epsilon of its norm.
@@ -74,7 +77,7 @@ impl StepRecorder<'_> {
     }
 
     /// n w^T of several matrices side by side, where n is the norm of x; elsewhere in between,
-    /// where no op does all.
+    /// where no op does all, or where adapters read it too.
     pub(crate) fn normed_products(
         &mut self,
         (x, (norm, epsilon)): NormedInput<'_>,
@@ -83,7 +86,8 @@ impl StepRecorder<'_> {
         to: &DeviceTensor,
     ) -> Result<()> {
         let mut done = 0;
-        if !weights.iter().all(|weight| self.fuses(x, weight)) {
+        let is_apart = self.adapters.is_some();
+        if is_apart || !weights.iter().all(|weight| self.fuses(x, weight)) {
             self.norm(x, norm, epsilon, between)?;
             let mut parts = Vec::new();
             for weight in weights {
@@ -427,7 +431,7 @@ fn fused(op: &str, format: MatrixFormat) -> Result<OpDescriptor> {
 }
 
 /// The first elements of reserved memory, in a shape.
-fn of_shape(memory: &DeviceTensor, shape: &[u64]) -> Result<DeviceTensor> {
+pub(crate) fn of_shape(memory: &DeviceTensor, shape: &[u64]) -> Result<DeviceTensor> {
     memory.first(shape.iter().product())?.reshape(shape)
 }
 

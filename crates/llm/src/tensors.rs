@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_tensor::{BlockFormat, Dtype};
 
-use crate::config::ModelConfig;
+use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
 
 type Result<T> = std::result::Result<T, LlmError>;
@@ -114,6 +114,15 @@ impl<'a> ModelTensors<'a> {
             Some(own) if name == "output.weight" => !own.is_tied,
             _ => self.file.has_weight(&self.name(name)),
         }
+    }
+
+    /// The experts of a layer, if it has some instead of one gated unit.
+    pub(crate) fn experts_of(&self, layer: u64) -> Option<ExpertConfig> {
+        let has = |part: &str| self.has(&format!("blk.{layer}.{part}.weight"));
+        let is_without_unit = self.config.feed_forward == 0;
+        let has_experts =
+            |_: &ExpertConfig| is_without_unit || has("ffn_gate_inp") || !has("ffn_down");
+        self.config.experts.filter(has_experts)
     }
 
     /// The error of a tensor that the model does not have.
@@ -313,14 +322,15 @@ impl<'a> ModelTensors<'a> {
         let vocabulary = self.first_extent("token_embd.weight").unwrap_or_default();
         let matrices = if checkpoint.is_tied { 1 } else { 2 };
         let beside = whole(vocabulary) * whole(config.hidden) * matrices;
-        let size = self.matrix_type().unwrap_or(checkpoint.unpacked).bytes();
+        let first = self.matrix_type("blk.0.ffn_up.weight");
+        let size = first.unwrap_or(checkpoint.unpacked).bytes();
         let all = (whole(config.hidden) * (mixers + units) + beside) * whole(size);
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// The type of a checkpoint's matrices, by those of the first layer.
-    fn matrix_type(&self) -> Option<Dtype> {
-        let tensor = self.file.tensor(&self.name("blk.0.ffn_up.weight")).ok()?;
+    /// The type of a matrix that lies as it is in device memory.
+    pub(crate) fn matrix_type(&self, name: &str) -> Option<Dtype> {
+        let tensor = self.file.tensor(&self.name(name)).ok()?;
         match tensor.kind {
             TensorType::Scalar(dtype) if is_multiplied(dtype) => Some(dtype),
             _ => None,

@@ -302,9 +302,7 @@ impl<'a> WeightLoader<'a> {
     fn unit(&self, config: &ModelConfig, layer: u64) -> Result<UnitWeights> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let (hidden, inner) = (config.hidden, config.feed_forward);
-        if let Some(chosen) = config.experts
-            && (inner == 0 || self.has(&name("ffn_gate_inp")) || !self.has(&name("ffn_down")))
-        {
+        if let Some(chosen) = self.tensors.experts_of(layer) {
             let experts = self.experts(config, chosen, layer)?;
             return Ok(UnitWeights::Experts(Box::new(experts)));
         }

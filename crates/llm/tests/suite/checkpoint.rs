@@ -16,7 +16,7 @@ use crate::model::{TinyModel, TinySizes, TinyTensor};
 pub(crate) type FileTensor = (String, &'static str, Vec<usize>, Vec<u8>);
 
 /// Name of a tensor there.
-fn name_there(name: &str) -> String {
+pub(crate) fn name_there(name: &str) -> String {
     let parts = [
         ("token_embd", "model.embed_tokens"),
         ("output_norm", "model.norm"),
@@ -60,7 +60,7 @@ fn name_there(name: &str) -> String {
 }
 
 /// Rows of heads whose neighbours are turned together, in the order in which halves are.
-fn in_halves(values: &[f32], width: usize, length: usize) -> Vec<f32> {
+pub(crate) fn in_halves(values: &[f32], width: usize, length: usize) -> Vec<f32> {
     let mut all = Vec::with_capacity(values.len());
     for head in values.chunks(length * width) {
         for half in 0..2 {
@@ -89,7 +89,7 @@ fn decoded(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
 }
 
 /// The tensors of a model in this type; the model's own are rounded to it.
-fn tensors(model: &mut TinyModel, dtype: Dtype, name: &'static str) -> Vec<FileTensor> {
+pub(crate) fn tensors(model: &mut TinyModel, dtype: Dtype, name: &'static str) -> Vec<FileTensor> {
     let sizes = model.sizes.clone();
     // Neighbours share keys there.
     model.has_grouped_keys = true;
@@ -156,7 +156,7 @@ pub(crate) fn safetensors(tensors: &[FileTensor]) -> Vec<u8> {
 }
 
 /// The configuration of a model, as transformers writes it.
-fn configuration(model: &TinyModel, model_type: &str) -> Value {
+pub(crate) fn configuration(model: &TinyModel, model_type: &str) -> Value {
     let sizes = &model.sizes;
     if model_type == "qwen3_5" {
         let is_tied = false;
@@ -207,7 +207,7 @@ fn configuration(model: &TinyModel, model_type: &str) -> Value {
 }
 
 /// A folder with a checkpoint in so many files.
-fn folder(tensors: &[FileTensor], config: &Value, files: usize) -> TempDir {
+pub(crate) fn folder(tensors: &[FileTensor], config: &Value, files: usize) -> TempDir {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     if files == 1 {

@@ -178,6 +178,7 @@ pub(crate) fn request(tokens: &[u32], max_tokens: usize) -> GenerationRequest {
         end_tokens: Vec::new(),
         top: Some(3),
         grammar: None,
+        adapter: None,
     }
 }
 
@@ -572,7 +573,7 @@ fn files_that_are_no_such_model_are_refused() {
 }
 
 /// The tiny shape in a type, as a file.
-fn random_file(kind: TensorType) -> Vec<u8> {
+pub(crate) fn random_file(kind: TensorType) -> Vec<u8> {
     let shape = SHAPES.iter().find(|it| it.name == "tiny").unwrap();
     let mut file = Vec::new();
     shape.write(&mut file, kind, 11, |_, _| {}).unwrap();

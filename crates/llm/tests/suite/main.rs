@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adapters;
 mod ahead;
 mod checkpoint;
 mod encoder;
 mod engine;
 mod grammar;
+mod lora_files;
 mod model;
 mod recurrent;

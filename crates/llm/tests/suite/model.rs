@@ -146,7 +146,7 @@ fn traits(architecture: &str) -> TinyTraits {
 }
 
 /// A model whose weights are f32, but for those of experts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TinyModel {
     pub(crate) sizes: TinySizes,
     pub(crate) tensors: Vec<TinyTensor>,
@@ -154,7 +154,7 @@ pub(crate) struct TinyModel {
     pub(crate) has_grouped_keys: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TinyTensor {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
