@@ -43,6 +43,23 @@ pub struct ServedModel {
     pub created: u64,
     /// Elements of its vectors, if it makes vectors of texts and no texts.
     pub embedding: Option<u64>,
+    /// Names of its adapters in requests, each by its number.
+    pub adapters: Vec<String>,
+}
+
+/// The model with the adapter that a request has named.
+#[derive(Clone, Debug)]
+pub(crate) struct ChosenModel {
+    pub(crate) served: Arc<ServedModel>,
+    pub(crate) adapter: Option<usize>,
+}
+
+impl ChosenModel {
+    /// Its name in answers.
+    pub(crate) fn name(&self) -> &str {
+        let adapter = self.adapter.and_then(|it| self.served.adapters.get(it));
+        adapter.unwrap_or(&self.served.name)
+    }
 }
 
 /// How an API writes answers.
@@ -248,27 +265,44 @@ impl ServedModel {
         tokens.filter(|it| self.tokenizer.is_control(*it)).collect()
     }
 
-    /// Refuses a model of another name.
+    /// The number of the adapter of that name; none for the model's own, or for no name.
     ///
     /// # Errors
-    /// The name of the one that is served.
-    pub(crate) fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name {
-            Some(name) if name != self.name => {
-                let shown: String = name.chars().take(100).collect();
-                let message = format!("no model {shown:?} here, only {:?}", self.name);
-                let not_found = ApiError::new(ErrorKind::NotFound, message);
-                Err(ApiError {
-                    param: Some("model".into()),
-                    ..not_found
-                })
+    /// The names that are served, of another one.
+    pub(crate) fn adapter_of(&self, name: Option<&str>) -> Result<Option<usize>, ApiError> {
+        let Some(name) = name.filter(|it| *it != self.name) else {
+            return Ok(None);
+        };
+        let found = self.adapters.iter().position(|it| it == name);
+        found.map(Some).ok_or_else(|| {
+            let shown: String = name.chars().take(100).collect();
+            let names: Vec<String> = [&self.name]
+                .into_iter()
+                .chain(&self.adapters)
+                .map(|it| format!("{it:?}"))
+                .collect();
+            let message = format!("no model {shown:?} here, only {}", names.join(", "));
+            let not_found = ApiError::new(ErrorKind::NotFound, message);
+            ApiError {
+                param: Some("model".into()),
+                ..not_found
             }
-            _ => Ok(()),
-        }
+        })
     }
 }
 
 impl AnswerDesk {
+    /// The model that a request has named.
+    ///
+    /// # Errors
+    /// As of [`ServedModel::adapter_of`].
+    pub(crate) fn choose(&self, name: Option<&str>) -> Result<ChosenModel, ApiError> {
+        Ok(ChosenModel {
+            adapter: self.model.adapter_of(name)?,
+            served: Arc::clone(&self.model),
+        })
+    }
+
     /// Takes a place in the queue.
     ///
     /// # Errors
@@ -369,7 +403,7 @@ impl AnswerDesk {
         Ok((tokens, permit))
     }
 
-    /// Takes a place in the queue and hands a request to the engine. Returns its answer, with the
+    /// Takes a place in the queue and hands a request to the engine, with its adapter. Returns its answer, with the
     /// number of its prompt's tokens, when the engine has accepted it.
     ///
     /// # Errors
@@ -377,6 +411,7 @@ impl AnswerDesk {
     pub(crate) async fn submit(
         &self,
         mut order: GenerationOrder,
+        adapter: Option<usize>,
         client: Option<ClientWatch>,
     ) -> Result<(RunningAnswer, usize), ApiError> {
         let arrived = Instant::now();
@@ -419,6 +454,7 @@ impl AnswerDesk {
             end_tokens,
             top: order.top,
             grammar,
+            adapter,
         };
         let route = AnswerRoute {
             stops: order.stops,

@@ -1,10 +1,8 @@
 //! Anthropic's form of answers.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
-use crate::answer::{AnswerFormat, ServedModel};
+use crate::answer::{AnswerFormat, ChosenModel};
 use crate::answer_event::{AnswerEnd, AnswerReason, AnswerToken};
 use crate::api_error::ApiError;
 use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax};
@@ -12,7 +10,7 @@ use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax};
 /// Anthropic's form of answers.
 #[derive(Debug)]
 pub(crate) struct AnthropicFormat {
-    pub(crate) model: Arc<ServedModel>,
+    pub(crate) model: ChosenModel,
     pub(crate) id: String,
     pub(crate) prompt: usize,
     /// What takes calls of tools out of the text, if there are tools.
@@ -31,7 +29,7 @@ fn event(kind: &str, mut data: Value) -> String {
 impl AnthropicFormat {
     fn message(&self, content: &Value, reason: &Value, usage: &Value) -> Value {
         json!({
-            "id": self.id, "type": "message", "role": "assistant", "model": self.model.name,
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model.name(),
             "content": content, "stop_reason": reason["stop_reason"],
             "stop_sequence": reason["stop_sequence"], "usage": usage,
         })

@@ -1,10 +1,8 @@
 //! OpenAI's form of answers.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
-use crate::answer::{AnswerFormat, ServedModel};
+use crate::answer::{AnswerFormat, ChosenModel};
 use crate::answer_event::{AnswerEnd, AnswerReason, AnswerToken};
 use crate::api_error::ApiError;
 use crate::token_logs::{finite, shown_token};
@@ -13,7 +11,7 @@ use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax, call_id};
 /// OpenAI's form of answers.
 #[derive(Debug)]
 pub(crate) struct OpenaiFormat {
-    pub(crate) model: Arc<ServedModel>,
+    pub(crate) model: ChosenModel,
     pub(crate) id: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
@@ -31,7 +29,7 @@ pub(crate) struct OpenaiFormat {
 
 impl OpenaiFormat {
     fn shown(&self, token: u32) -> (String, Vec<u8>) {
-        shown_token(&self.model.tokenizer, token)
+        shown_token(&self.model.served.tokenizer, token)
     }
 
     fn logprobs(&self, tokens: &[AnswerToken], mut offset: usize) -> Value {
@@ -167,7 +165,7 @@ impl OpenaiFormat {
         };
         let mut chunk = json!({
             "id": self.id, "object": object, "created": self.created,
-            "model": self.model.name, "choices": choices,
+            "model": self.model.name(), "choices": choices,
         });
         if self.includes_usage {
             chunk["usage"] = usage.clone();
@@ -232,7 +230,7 @@ impl AnswerFormat for OpenaiFormat {
         };
         choice["finish_reason"] = reason.into();
         json!({
-            "id": self.id, "object": object, "created": self.created, "model": self.model.name,
+            "id": self.id, "object": object, "created": self.created, "model": self.model.name(),
             "choices": [choice], "usage": self.usage(end),
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fercuda_tokenizer::ChatValue;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{AnswerFormat, ServedModel};
+use crate::answer::{AnswerFormat, ChosenModel};
 use crate::answer_event::{AnswerEnd, AnswerReason, AnswerToken};
 use crate::api_error::ApiError;
 use crate::response_store::{ResponseStore, StoredResponse};
@@ -16,7 +16,7 @@ use crate::tool_syntax::{ToolCall, ToolPart, ToolReader, ToolSyntax, call_id};
 /// OpenAI's form of responses.
 #[derive(Debug)]
 pub(crate) struct ResponsesFormat {
-    pub(crate) model: Arc<ServedModel>,
+    pub(crate) model: ChosenModel,
     /// Number of the response, which its items' names have too.
     pub(crate) number: String,
     /// Seconds since 1970.
@@ -69,7 +69,7 @@ impl ResponsesFormat {
         let mut response = json!({
             "id": self.id(), "object": "response", "created_at": self.created, "status": status,
             "background": false, "error": null, "incomplete_details": incomplete,
-            "model": self.model.name, "output": self.output.items, "truncation": "disabled",
+            "model": self.model.name(), "output": self.output.items, "truncation": "disabled",
             "usage": usage,
         });
         for (name, value) in &self.shown {
@@ -110,7 +110,7 @@ impl ResponsesFormat {
             return Vec::new();
         }
         let entry = |token: u32, log: f32| {
-            let (text, bytes) = shown_token(&self.model.tokenizer, token);
+            let (text, bytes) = shown_token(&self.model.served.tokenizer, token);
             json!({ "token": text, "logprob": finite(log), "bytes": bytes })
         };
         let shown = tokens.iter().map(|it| {

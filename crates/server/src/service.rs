@@ -19,7 +19,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use crate::answer::{AnswerDesk, AnswerFormat, RunningAnswer};
+use crate::answer::{AnswerDesk, AnswerFormat, ChosenModel, RunningAnswer};
 use crate::anthropic::AnthropicFormat;
 use crate::anthropic_request::MessagesRequest;
 use crate::api_error::{ApiError, ErrorKind};
@@ -212,12 +212,11 @@ impl Service {
         is_chat: bool,
         client: Option<ClientWatch>,
     ) -> Result<Response, ApiError> {
-        let model = Arc::clone(&self.desk.model);
-        model.check_name(request.model.as_deref())?;
+        let model = self.desk.choose(request.model.as_deref())?;
         let order = request.order;
         let shows_tokens = order.top.is_some();
-        let tools = model.tool_reader(&order.tools)?;
-        let (answer, prompt) = self.desk.submit(order, client).await?;
+        let tools = model.served.tool_reader(&order.tools)?;
+        let (answer, prompt) = self.desk.submit(order, model.adapter, client).await?;
         let format = OpenaiFormat {
             model,
             id: self.numbers.id(if is_chat { "chatcmpl-" } else { "cmpl-" }),
@@ -236,7 +235,7 @@ impl Service {
         let client = client_of(&request);
         let model = Arc::clone(&self.desk.model);
         let request = read_embeddings(&self.body(request).await?, model.embedding)?;
-        model.check_name(request.model.as_deref())?;
+        model.adapter_of(request.model.as_deref())?;
         let shape = request.shape();
         let (vectors, tokens) = self.desk.embed(request.inputs, client).await?;
         Ok(json_response(
@@ -248,8 +247,7 @@ impl Service {
     async fn respond_to(&self, request: Request) -> Result<Response, ApiError> {
         let client = client_of(&request);
         let mut request = read_responses(&self.body(request).await?)?;
-        let model = Arc::clone(&self.desk.model);
-        model.check_name(request.model.as_deref())?;
+        let model = self.desk.choose(request.model.as_deref())?;
         let before = match &request.previous {
             None => Vec::new(),
             Some(id) => match self.responses.find(id) {
@@ -257,7 +255,7 @@ impl Service {
                 None => return Err(no_response("previous_response_id", id, ErrorKind::Invalid)),
             },
         };
-        let tools = model.tool_reader(&request.order.tools)?;
+        let tools = model.served.tool_reader(&request.order.tools)?;
         let store = request.is_stored.then(|| {
             let messages = before.iter().chain(&request.messages).cloned();
             (Arc::clone(&self.responses), messages.collect())
@@ -265,7 +263,7 @@ impl Service {
         let (is_stream, shows_tokens) = (request.is_stream, request.order.top.is_some());
         let shown = std::mem::take(&mut request.shown);
         let order = request.into_order(&before);
-        let (answer, prompt) = self.desk.submit(order, client).await?;
+        let (answer, prompt) = self.desk.submit(order, model.adapter, client).await?;
         let format = ResponsesFormat {
             model,
             number: self.numbers.id(""),
@@ -302,13 +300,12 @@ impl Service {
     async fn message(&self, request: Request) -> Result<Response, ApiError> {
         let client = client_of(&request);
         let mut body = MessagesRequest::read(&self.body(request).await?)?;
-        self.desk.model.check_name(body.model.as_deref())?;
+        let model = self.desk.choose(body.model.as_deref())?;
         refuse("model", body.model.is_none(), "requests without one are")?;
         let is_stream = body.take_stream()?;
-        let model = Arc::clone(&self.desk.model);
         let order = body.into_order()?;
-        let tools = model.tool_reader(&order.tools)?;
-        let (answer, prompt) = self.desk.submit(order, client).await?;
+        let tools = model.served.tool_reader(&order.tools)?;
+        let (answer, prompt) = self.desk.submit(order, model.adapter, client).await?;
         let format = AnthropicFormat {
             model,
             id: self.numbers.id("msg_"),
@@ -322,7 +319,7 @@ impl Service {
 
     async fn count(&self, request: Request) -> Result<Response, ApiError> {
         let mut body = MessagesRequest::read(&self.body(request).await?)?;
-        self.desk.model.check_name(body.model.as_deref())?;
+        self.desk.choose(body.model.as_deref())?;
         let (prompt, _) = body.take_prompt()?;
         let (tokens, _) = self.desk.encode(prompt).await?;
         Ok(json_response(200, &json!({ "input_tokens": tokens.len() })))
@@ -338,14 +335,18 @@ impl Service {
         (status, json!({ "status": state }))
     }
 
-    /// The model, as both APIs show one.
-    fn model(&self) -> Value {
-        let model = &self.desk.model;
-        json!({
-            "id": model.name, "object": "model", "created": model.created, "owned_by": "fercuda",
+    /// The model, or with one of its adapters, as both APIs show one.
+    fn model(chosen: &ChosenModel) -> Value {
+        let (model, name) = (&chosen.served, chosen.name());
+        let mut shown = json!({
+            "id": name, "object": "model", "created": model.created, "owned_by": "fercuda",
             "max_model_len": model.context, "max_input_tokens": model.context,
-            "type": "model", "display_name": model.name, "created_at": rfc3339(model.created),
-        })
+            "type": "model", "display_name": name, "created_at": rfc3339(model.created),
+        });
+        if chosen.adapter.is_some() {
+            shown["parent"] = model.name.as_str().into();
+        }
+        shown
     }
 }
 
@@ -458,10 +459,16 @@ async fn count(State(service): Shared, request: Request) -> Response {
 }
 
 async fn models(State(service): Shared) -> Response {
-    let id = &service.desk.model.name;
+    let served = &service.desk.model;
+    let adapters = (0..served.adapters.len()).map(Some);
+    let all = [None].into_iter().chain(adapters).map(|adapter| {
+        let served = Arc::clone(served);
+        Service::model(&ChosenModel { served, adapter })
+    });
+    let last = served.adapters.last().unwrap_or(&served.name);
     let list = json!({
-        "object": "list", "data": [service.model()],
-        "has_more": false, "first_id": id, "last_id": id,
+        "object": "list", "data": all.collect::<Vec<Value>>(),
+        "has_more": false, "first_id": served.name, "last_id": last,
     });
     json_response(200, &list)
 }
@@ -469,11 +476,9 @@ async fn models(State(service): Shared) -> Response {
 async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>) -> Response {
     // What is no UTF-8 is the name of no model.
     let name = name.map_or_else(|_| "\u{fffd}".to_owned(), |Path(name)| name);
-    let checked = service.desk.model.check_name(Some(&name));
-    or_error(
-        "/v1/models",
-        checked.map(|()| json_response(200, &service.model())),
-    )
+    let chosen = service.desk.choose(Some(&name));
+    let shown = chosen.map(|it| json_response(200, &Service::model(&it)));
+    or_error("/v1/models", shown)
 }
 
 async fn health(State(service): Shared) -> Response {

@@ -58,6 +58,8 @@ pub struct TokenRequest {
     pub top: Option<usize>,
     /// What the generated text follows, if anything.
     pub grammar: Option<TokenGrammar>,
+    /// Number of the adapter among those of the model that is served, if any.
+    pub adapter: Option<usize>,
 }
 
 /// Why an engine has ended a request.

@@ -17,6 +17,8 @@ use fercuda_tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::Value;
 
 pub(crate) const CONTEXT: u64 = 40_000;
+/// Names of the model's adapters.
+pub(crate) const ADAPTERS: [&str; 2] = ["poet", "lawyer"];
 const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content|trim \
     + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
@@ -287,6 +289,7 @@ impl TestServer {
             context: CONTEXT,
             created: 0,
             embedding,
+            adapters: ADAPTERS.map(str::to_owned).to_vec(),
         };
         let thread = std::thread::spawn(move || server.run(&mut engine, model));
         TestServer {
