@@ -195,6 +195,7 @@ impl MeasuredModel {
             end_tokens: Vec::new(),
             top: None,
             grammar: None,
+            adapter: None,
         })?;
         Ok(())
     }

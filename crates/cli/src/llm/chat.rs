@@ -8,6 +8,7 @@ use anyhow::Result;
 use fercuda_llm::{FinishReason, LlmError};
 use fercuda_tokenizer::{ChatRequest, ChatTemplate, ChatValue, TokenizerError};
 
+use super::adapter_args::AdapterArgs;
 use super::{
     Generated, LoadedModel, MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, TemplateArgs, show,
     wants_figures, watch_interrupts,
@@ -36,10 +37,13 @@ of control tokens in messages stay text.
 Examples:
   fercuda chat smollm2.gguf
   fercuda chat model.gguf --system 'Answer in one sentence.' --temperature 0.7
+  fercuda chat model.gguf --lora trained/checkpoint-500 --lora-scale 0.5
   echo 'Name three rivers.' | fercuda chat model.gguf")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    adapter: AdapterArgs,
     #[command(flatten)]
     template: TemplateArgs,
     /// Text of the system message.
@@ -83,7 +87,7 @@ impl Conversation {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut model = args.model.load()?;
+    let mut model = args.model.load_adapted(&args.adapter)?;
     let Some(template) = args.template.of(&mut model)? else {
         bail_usage!(
             "the model has no chat template\ntry: --chat-template, or fercuda generate, or an \

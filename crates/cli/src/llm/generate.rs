@@ -7,6 +7,7 @@ use fercuda_llm::{FinishReason, LlmError};
 use fercuda_tokenizer::Special;
 use serde::Serialize;
 
+use super::adapter_args::AdapterArgs;
 use super::grammar_args::GrammarArgs;
 use super::{
     MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, show, wants_figures, watch_interrupts,
@@ -29,10 +30,13 @@ Examples:
   fercuda generate model.gguf --prompt - --temperature 0.8 --seed 1 < prompt.txt
   fercuda generate model.gguf --prompt 'A person: ' --json-schema person.json
   fercuda generate model.gguf --prompt 'Yes or no? ' --regex 'yes|no'
+  fercuda generate model.gguf --prompt 'Once' --lora trained/checkpoint-500
   fercuda generate model.gguf --prompt 'Once' --json | jq .tokens_per_second")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    adapter: AdapterArgs,
     /// The prompt; - reads it from standard input.
     #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
@@ -74,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         text => text.to_owned(),
     };
-    let mut model = args.model.load()?;
+    let mut model = args.model.load_adapted(&args.adapter)?;
     let special = match args.special {
         true => Special::Parsed,
         false => Special::AsText,

@@ -2,6 +2,7 @@
 //!
 //! Elsewhere: the engine (`fercuda-llm`), tokenizers and templates (`fercuda-tokenizer`).
 
+mod adapter_args;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod embed;
@@ -19,13 +20,15 @@ use anyhow::{Context as _, Result};
 use fercuda_grammar::TokenGrammar;
 use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{
-    Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig, tenant_name,
+    AdapterId, Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig, tenant_name,
 };
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tensor::Dtype;
 use fercuda_tokenizer::{ChatTemplate, Tokenizer, TokenizerError};
 use indicatif::ProgressBar;
 use signal_hook::consts::SIGINT;
+
+use adapter_args::AdapterArgs;
 
 use crate::input::read_at_most;
 use crate::out::{alert, is_quiet, step, write};
@@ -144,6 +147,8 @@ pub(crate) struct LoadedModel {
     pub(crate) template: Result<Option<ChatTemplate>, TokenizerError>,
     /// Its name, for requests and messages.
     pub(crate) name: String,
+    /// The adapter by which it generates, if any.
+    pub(crate) adapter: Option<AdapterId>,
 }
 
 /// What was generated, and how long it took.
@@ -168,12 +173,15 @@ impl Generated {
 }
 
 impl ModelArgs {
-    /// Loads the model; a bar on stderr shows how far that is.
-    pub(crate) fn load(&self) -> Result<LoadedModel> {
-        self.load_with(EngineConfig::default())
+    /// Loads the model, with an adapter, if there is one; a bar on stderr shows how far that is.
+    pub(crate) fn load_adapted(&self, adapter: &AdapterArgs) -> Result<LoadedModel> {
+        let open = adapter.open()?;
+        let mut model = self.load_with(open.options(EngineConfig::default()))?;
+        model.adapter = open.load(&mut model.engine)?.first().copied();
+        Ok(model)
     }
 
-    /// As [`ModelArgs::load`], with these options where the arguments say nothing.
+    /// Loads the model, with these options where the arguments say nothing.
     pub(crate) fn load_with(&self, options: EngineConfig) -> Result<LoadedModel> {
         self.load_source(self.open()?, options)
     }
@@ -225,6 +233,7 @@ impl ModelArgs {
             tokenizer: source.tokenizer,
             name: source.name,
             template,
+            adapter: None,
         })
     }
 }
@@ -278,6 +287,7 @@ impl LoadedModel {
             end_tokens: self.tokenizer.generation_ends().to_vec(),
             top: None,
             grammar,
+            adapter: self.adapter,
         };
         let begun = Instant::now();
         let mut first = Duration::ZERO;

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use fercuda_hub::ModelSource;
 use fercuda_llm::{
-    Embedder, EncoderConfig, Engine, EngineConfig, FinishReason, GenerationRequest, LlmError,
-    RequestId, SamplerConfig,
+    AdapterId, Embedder, EncoderConfig, Engine, EngineConfig, FinishReason, GenerationRequest,
+    LlmError, RequestId, SamplerConfig,
 };
 use fercuda_server::{
     EmbedError, EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop,
@@ -21,7 +21,8 @@ use fercuda_tokenizer::Tokenizer;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{ModelArgs, NO_NUMBERS, TemplateArgs};
+use super::adapter_args::AdaptersArgs;
+use super::{LoadedModel, ModelArgs, NO_NUMBERS, TemplateArgs};
 use crate::out::{alert, note, say};
 use crate::status::{ExitStatus, bail_usage};
 
@@ -36,6 +37,7 @@ requests end; a second one does not.
 
 Examples:
   fercuda serve smollm2.gguf
+  fercuda serve model.gguf --lora poet=trained/poet --lora lawyer=lawyer.gguf
   fercuda serve model.gguf --port 8000 --parallel 32 --cache-tokens 65536
   fercuda serve model.gguf --host 0.0.0.0 --api-key-file key.txt")]
 pub(crate) struct Args {
@@ -43,6 +45,8 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     template: TemplateArgs,
+    #[command(flatten)]
+    adapters: AdaptersArgs,
     /// Port; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
@@ -94,7 +98,11 @@ impl Args {
 }
 
 /// An engine as servers drive one.
-struct ServedEngine(Engine);
+struct ServedEngine {
+    engine: Engine,
+    /// Those of the served model, in its order.
+    adapters: Vec<AdapterId>,
+}
 
 impl TokenEngine for ServedEngine {
     type Id = RequestId;
@@ -119,16 +127,19 @@ impl TokenEngine for ServedEngine {
             end_tokens: request.end_tokens,
             top: request.top,
             grammar: request.grammar,
+            adapter: request
+                .adapter
+                .and_then(|it| self.adapters.get(it).copied()),
         };
-        self.0.add(request).map_err(|error| error.to_string())
+        self.engine.add(request).map_err(|error| error.to_string())
     }
 
     fn cancel(&mut self, request: RequestId) {
-        self.0.cancel(request);
+        self.engine.cancel(request);
     }
 
     fn step(&mut self) -> Result<Vec<GeneratedToken<RequestId>>, String> {
-        let events = self.0.step().map_err(|error| {
+        let events = self.engine.step().map_err(|error| {
             alert!("a step failed: {error}");
             error.to_string()
         })?;
@@ -150,7 +161,7 @@ impl TokenEngine for ServedEngine {
     }
 
     fn figures(&self) -> EngineLoad {
-        let (running, waiting, free_blocks, blocks) = self.0.load_figures();
+        let (running, waiting, free_blocks, blocks) = self.engine.load_figures();
         EngineLoad {
             running,
             waiting,
@@ -205,6 +216,7 @@ fn serve_embeddings(args: &Args, server: Server, source: ModelSource) -> Result<
         context: config.context,
         created: now.map_or(0, |it| it.as_secs()),
         embedding: Some(config.hidden),
+        adapters: Vec::new(),
     };
     stop_by_signals(server.stopper())?;
     say!("{} at http://{}", model.name, server.address());
@@ -236,7 +248,7 @@ fn stop_by_signals(stop: ServerStop) -> Result<()> {
 ///
 /// # Errors
 /// Of the first step, such as of a compiler that is not there.
-fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer) -> Result<()> {
+fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer, adapter: Option<AdapterId>) -> Result<()> {
     let token = tokenizer.bos().or(tokenizer.eos()).unwrap_or(0);
     let request = GenerationRequest {
         tokens: vec![token],
@@ -245,6 +257,7 @@ fn try_steps(engine: &mut Engine, tokenizer: &Tokenizer) -> Result<()> {
         end_tokens: Vec::new(),
         top: None,
         grammar: None,
+        adapter,
     };
     let about = "the model is loaded, but cannot be computed";
     let finished = engine.generate(request, |_| true).context(about)?;
@@ -268,6 +281,21 @@ fn connection_limit() -> usize {
     (files.saturating_sub(OWN_FILES) / 3).clamp(4, 4096) as usize
 }
 
+/// Loads a model with its adapters: each one's name and number.
+fn load(args: &Args, source: ModelSource) -> Result<(LoadedModel, Vec<(String, AdapterId)>)> {
+    let name = args.name.as_deref().unwrap_or(&source.name);
+    let open = args.adapters.open(name)?;
+    let options = open.options(EngineConfig {
+        requests: args.parallel,
+        cache_tokens: args.cache_tokens,
+        kept_states: args.kept_states,
+        ..EngineConfig::default()
+    });
+    let mut loaded = args.model.load_source(source, options)?;
+    let adapters = open.load(&mut loaded.engine)?;
+    Ok((loaded, open.names().into_iter().zip(adapters).collect()))
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = ServerConfig {
         api_key: args.key()?,
@@ -287,17 +315,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let server = Server::bind(config)?;
     let source = args.model.open()?;
     if EncoderConfig::is_encoder(&source.file) {
+        if !args.adapters.is_empty() {
+            bail_usage!("--lora: the model makes embeddings\ntry: a model that generates text");
+        }
         return serve_embeddings(args, server, source);
     }
-    let mut loaded = args.model.load_source(
-        source,
-        EngineConfig {
-            requests: args.parallel,
-            cache_tokens: args.cache_tokens,
-            kept_states: args.kept_states,
-            ..EngineConfig::default()
-        },
-    )?;
+    let (mut loaded, adapters) = load(args, source)?;
     let template = match args.template.of(&mut loaded) {
         Ok(Some(template)) => Some(template),
         Ok(None) => {
@@ -309,7 +332,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             None
         }
     };
-    try_steps(&mut loaded.engine, &loaded.tokenizer)?;
+    try_steps(&mut loaded.engine, &loaded.tokenizer, None)?;
+    // Steps with adapters have other kernels.
+    if let Some((_, adapter)) = adapters.first() {
+        try_steps(&mut loaded.engine, &loaded.tokenizer, Some(*adapter))?;
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let model = ServedModel {
         name: args.name.clone().unwrap_or(loaded.name),
@@ -318,9 +345,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         context: loaded.engine.context(),
         created: now.map_or(0, |it| it.as_secs()),
         embedding: None,
+        adapters: adapters.iter().map(|(name, _)| name.clone()).collect(),
     };
     stop_by_signals(server.stopper())?;
     say!("{} at http://{}", model.name, server.address());
-    server.run(&mut ServedEngine(loaded.engine), model)?;
+    let mut engine = ServedEngine {
+        engine: loaded.engine,
+        adapters: adapters.into_iter().map(|(_, it)| it).collect(),
+    };
+    server.run(&mut engine, model)?;
     Ok(ExitStatus::Success.into())
 }
