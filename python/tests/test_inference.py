@@ -316,6 +316,55 @@ def safetensors(folder, adapter):
     (folder / "chat_template.jinja").write_text(adapter.chat_template)
 
 
+def low_rank(folder, tensors, **config):
+    """Writes a LoRA adapter as PEFT does: arrays by the modules that they change."""
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", **config}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    header, data = {}, b""
+    for name, array in tensors.items():
+        begin, data = len(data), data + array.astype(np.float32).tobytes()
+        row = {"dtype": "F32", "shape": array.shape, "data_offsets": [begin, len(data)]}
+        header[f"base_model.model.model.layers.{name}.weight"] = row
+    text = json.dumps(header).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return folder
+
+
+def test_low_rank_adapters_change_the_requests_that_name_them(tiny, tmp_path):
+    random = np.random.default_rng(5)
+    drawn = lambda *shape: random.normal(size=shape) / shape[-1] ** 0.5
+    module = "1.mlp.down_proj"
+    own = {f"{module}.lora_A": drawn(2, 512), f"{module}.lora_B": drawn(256, 2)}
+    paths = {
+        "own": low_rank(tmp_path / "own", own),
+        "none": low_rank(tmp_path / "none", {f"{module}.lora_A": own[f"{module}.lora_A"], f"{module}.lora_B": np.zeros((256, 2))}),
+    }
+    options = {"max_tokens": 4, "logprobs": 3}
+    with inference.load(tiny, context=64, lora=paths) as model:
+        before = model.generate("Hello", **options)
+        changed = model.generate("Hello", lora="own", **options)
+        same = model.generate("Hello", lora="none", **options)
+        again = model.generate("Hello", lora=None, **options)
+        streams = [model.stream_generate("Hello", lora=name, **options) for name in ("own", None, "none")]
+        together = [it.result() for it in streams]
+        with pytest.raises(errors.RequestError, match=r"no adapter 'other'|no adapter \"other\"") as raised:
+            model.generate("Hello", lora="other")
+        assert "one of own, none" in str(raised.value)
+    values = lambda text: [it.logprob for it in text.choices]
+    assert values(before) == pytest.approx(values(again), abs=1e-3) == pytest.approx(values(same), abs=1e-3)
+    assert max(abs(a - b) for a, b in zip(values(before), values(changed), strict=True)) > 0.01
+    for text, wanted in zip(together, [changed, before, same], strict=True):
+        assert text == wanted and values(text) == pytest.approx(values(wanted), abs=1e-3)
+    for path, match in [
+        (tmp_path, "adapter_config.json|safetensors or GGUF"),
+        (tiny, "no LoRA adapter"),
+        (low_rank(tmp_path / "dora", own, use_dora=True), "use_dora"),
+    ]:
+        with pytest.raises(errors.ModelError, match=match):
+            inference.load(tiny, context=64, lora={"own": path})
+
+
 def test_adapters_show_files_and_a_folder_gives_the_same_texts(tiny, tmp_path):
     adapter = inference.open_adapter(tiny)
     assert type(adapter) is inference.GgufAdapter and adapter.format == "gguf"

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fercuda_grammar::GrammarSource;
-use fercuda_llm::{GenerationRequest, SamplerConfig};
+use fercuda_llm::{AdapterId, GenerationRequest, SamplerConfig};
 use fercuda_runtime::Session;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
@@ -42,6 +42,7 @@ pub(crate) struct GenerationSettings {
     regex: Option<String>,
     grammar: Option<String>,
     choice: Option<Vec<String>>,
+    lora: Option<String>,
 }
 
 impl GenerationSettings {
@@ -113,6 +114,8 @@ pub(crate) struct ModelFacts {
     pub(crate) architecture: String,
     pub(crate) context: u64,
     pub(crate) vocabulary: u64,
+    /// Adapters by their names.
+    pub(crate) adapters: Vec<(String, AdapterId)>,
 }
 
 impl PyLanguageModel {
@@ -128,6 +131,21 @@ impl PyLanguageModel {
             session: DetachedDrop::new(session),
             facts,
         }
+    }
+
+    /// The adapter of that name.
+    fn adapter(&self, py: Python<'_>, name: &str) -> PyResult<AdapterId> {
+        let all = &self.facts.adapters;
+        let found = all.iter().find(|(own, _)| own == name);
+        found.map(|(_, id)| *id).ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|(own, _)| own.as_str()).collect();
+            let known = match names.is_empty() {
+                true => "a model that was loaded with it".to_owned(),
+                false => format!("one of {}", names.join(", ")),
+            };
+            let message = format!("lora: the model has no adapter {name:?}\ntry: {known}");
+            plain(py, "RequestError", message)
+        })
     }
 
     fn ended(&self, py: Python<'_>) -> PyErr {
@@ -211,6 +229,10 @@ impl PyLanguageModel {
                 Some(compiled.map_err(|error| plain(py, "RequestError", error))?)
             }
         };
+        let adapter = match &settings.lora {
+            None => None,
+            Some(name) => Some(self.adapter(py, name)?),
+        };
         let tokenizer = &self.texts.tokenizer;
         let ends = || tokenizer.generation_ends().to_vec();
         let request = GenerationRequest {
@@ -230,6 +252,7 @@ impl PyLanguageModel {
             end_tokens: settings.end_tokens.unwrap_or_else(ends),
             top: settings.logprobs,
             grammar,
+            adapter,
         };
         let prompt_tokens = request.tokens.len();
         let slot = Arc::new(StreamSlot::default());

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{
-    Embedder, EmbedderConfig, EncoderConfig, Engine, EngineConfig, LlmError, ModelConfig, SHAPES,
+    AdapterFile, Embedder, EmbedderConfig, EncoderConfig, Engine, EngineConfig, LlmError,
+    ModelConfig, SHAPES,
 };
 use fercuda_modelfile::{GgufValue, ModelFile, PartContent, TensorType};
 use fercuda_runtime::{Dtype, Runtime};
@@ -40,6 +41,8 @@ pub(crate) struct LoadSettings {
     requests: u64,
     batch_tokens: Option<u64>,
     kv_type: String,
+    /// Names and paths of adapters.
+    lora: Vec<(String, PathBuf)>,
 }
 
 /// The files of a model. See the stubs.
@@ -293,23 +296,25 @@ impl PyModelFiles {
             cache_tokens: settings.cache_tokens,
             requests: settings.requests,
             batch_tokens: settings.batch_tokens,
-            kept_states: None,
             cached,
-            graphs: None,
-            wide_products: None,
-            fused_products: None,
+            adapters: settings.lora.len() as u64,
+            ..EngineConfig::default()
         };
         let progress = progress.map(SharedPyObject::new);
         let (runtime, file) = (runtime.shared(), Arc::clone(&self.file));
         let loaded = run_aside(py, move || {
-            load(&runtime, &file, &config, progress.as_ref())
+            load(&runtime, &file, (config, &settings.lora), progress.as_ref())
         })?;
         let engine = loaded.map_err(|error| inference_errors::of_llm(py, &error))?;
+        let names = engine.adapter_names().iter();
+        let adapters = names.filter_map(|it| Some((it.clone(), engine.adapter(it)?)));
+        let adapters = adapters.collect();
         let facts = ModelFacts {
             name: self.name.clone(),
             architecture: engine.model().architecture.clone(),
             context: engine.context(),
             vocabulary: engine.vocabulary(),
+            adapters,
         };
         let session = engine.session().clone();
         let thread = EngineThread::start(engine, Arc::clone(&self.texts));
@@ -328,12 +333,23 @@ impl PyModelFiles {
 fn load(
     runtime: &Runtime,
     file: &ModelFile,
-    config: &EngineConfig,
+    (mut config, lora): (EngineConfig, &[(String, PathBuf)]),
     progress: Option<&SharedPyObject>,
 ) -> Result<Engine, LlmError> {
-    Engine::load(runtime, file, config, |done, all| {
+    // Memory for adapters is reserved before they are loaded.
+    let open = |(name, path): &(String, PathBuf)| Ok((name.clone(), AdapterFile::open(path)?));
+    let adapters = lora.iter().map(open);
+    let adapters: Vec<(String, AdapterFile)> = adapters.collect::<Result<_, LlmError>>()?;
+    if let Some(rank) = adapters.iter().map(|(_, it)| it.rank()).max() {
+        config.adapter_rank = rank;
+    }
+    let mut engine = Engine::load(runtime, file, &config, |done, all| {
         report(progress, "loading", done.min(all), all);
-    })
+    })?;
+    for (name, file) in &adapters {
+        engine.load_adapter_file(name, file, 1.0)?;
+    }
+    Ok(engine)
 }
 
 /// Writes a model with random weights; see the stubs.

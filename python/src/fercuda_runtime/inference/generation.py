@@ -63,6 +63,8 @@ class GenerationOptions(TypedDict, total=False):
     choice: Sequence[str] | None
     """Texts of which it is one. At most one of `json_schema`, `regex`, `grammar` and `choice` is
     given."""
+    lora: str | None
+    """Name of the LoRA adapter by which the model is changed for it, of those it was loaded with."""
     special: bool
     """Whether texts of control tokens in a prompt that is a text are those tokens; False."""
 
@@ -84,6 +86,7 @@ _DEFAULTS: dict[str, Any] = {
     "regex": None,
     "grammar": None,
     "choice": None,
+    "lora": None,
 }
 
 
@@ -493,6 +496,7 @@ def load(
     requests: int = 8,
     batch_tokens: int | None = None,
     kv_type: Literal["f32", "f16", "bf16", "f8e4m3", "f8e5m2"] = "f16",
+    lora: Mapping[str, str | PathLike[str]] | None = None,
     session: str | None = None,
     config: RuntimeConfig | None = None,
     runtime: Runtime | None = None,
@@ -505,12 +509,13 @@ def load(
     that is open. `context`: positions of a request, by default the model's, at most 8192.
     `cache_tokens`: positions of the cache, for all requests together, by default one request's.
     `requests`: most requests that run at once. `batch_tokens`: most tokens of a step, by default
-    what the device is fast with. `kv_type`: type of keys and values in the cache. `session`: name
-    of its tenant, by default the model's.
+    what the device is fast with. `kv_type`: type of keys and values in the cache. `lora`: LoRA
+    adapters by their names, of which each request may choose one: folders that PEFT has saved, or
+    GGUF files. `session`: name of its tenant, by default the model's.
     `config`, `runtime`: the device, as of a `RuntimeSession`. `progress`: called while files are
     fetched and weights uploaded.
 
-    Raises `ModelError` of files that are no model that is supported; `HubError` of what could not be
+    Raises `ModelError` of files that are no model or adapter that is supported; `HubError` of what could not be
     fetched; `OutOfMemoryError`, before anything is uploaded, of what does not fit; `RequestError` of
     limits; `SessionNameError` of a name that is taken.
     """
@@ -526,11 +531,15 @@ def load(
         "requests": requests,
         "batch_tokens": batch_tokens,
         "kv_type": kv_type,
+        "lora": list((lora or {}).items()),
     }
     for number in itertools.count(1):
         own = session or (wanted if number == 1 else f"{wanted} {number}")
         try:
             if adapter._files.is_encoder:
+                if lora:
+                    message = "the model makes embeddings, and takes no lora\ntry: a model that generates text"
+                    raise _errors.RequestError(message)
                 return EmbeddingModel(adapter._files.load_embedder(runtime, own, batch_tokens, progress))
             return LanguageModel(adapter._files.load(runtime, {**settings, "session": own}, progress))
         except _errors.SessionNameError:
