@@ -331,6 +331,11 @@ fn described<B: AsRef<[u8]>>(file: &Gguf<B>) -> Result<(String, f64)> {
     };
     is("general.type", "adapter")?;
     is("adapter.type", "lora")?;
+    let of_some_tokens = "adapter.alora.invocation_tokens";
+    if file.get(of_some_tokens).is_some() {
+        let what = format!("{of_some_tokens} is there: the adapter begins behind some tokens");
+        return Err(unsupported(what, "an adapter of all tokens"));
+    }
     let Some(architecture) = text("general.architecture") else {
         return Err(unsupported(
             "the adapter does not have general.architecture",

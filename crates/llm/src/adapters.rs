@@ -327,7 +327,7 @@ impl AdapterPool {
             Dtype::F16 => 65504.0,
             _ => f32::MAX,
         };
-        if let Some(value) = values.iter().find(|it| !(it.abs() <= most)) {
+        if let Some(value) = values.iter().find(|it| it.is_nan() || it.abs() > most) {
             let (name, dtype) = (cut(&tensor.name), self.dtype);
             let what = format!("{name:?} of the adapter has {value}, which no {dtype} is");
             return Err(unsupported(what, "another file: this one may be damaged"));

@@ -486,6 +486,10 @@ fn files_that_are_no_adapters_of_the_model_are_refused() {
             "is for models of \"llama\"",
         ),
         (("general.architecture", ""), "general.architecture"),
+        (
+            ("adapter.alora.invocation_tokens", "x"),
+            "behind some tokens",
+        ),
     ] {
         fs::write(&path, adapter.gguf_with(&[keys])).unwrap();
         let text = refused(&mut engine, &path);

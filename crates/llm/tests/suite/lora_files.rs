@@ -127,6 +127,7 @@ impl TinyAdapter {
             ("general.type", "adapter"),
             ("general.architecture", self.architecture),
             ("adapter.type", "lora"),
+            ("adapter.alora.invocation_tokens", ""),
         ] {
             let other = keys.iter().find(|(own, _)| *own == key);
             let text = other.map_or(text, |(_, text)| text);
