@@ -510,3 +510,117 @@ fn a_name_without_a_network_is_refused_and_a_folder_of_shards_is_a_model() {
         .expect("fercuda runs");
     assert_eq!(text(&done.stdout), wanted, "{}", text(&done.stderr));
 }
+
+/// A folder with a LoRA adapter of the tiny model, as PEFT saves one, whose factors have this size.
+fn low_rank(folder: &Path, name: &str, size: f64) -> PathBuf {
+    let own = folder.join(name);
+    std::fs::create_dir(&own).expect("a folder");
+    let config = json!({ "peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none" });
+    std::fs::write(own.join("adapter_config.json"), config.to_string()).expect("a file");
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (factor, shape) in [("lora_A", [2, 512]), ("lora_B", [256, 2])] {
+        let from = data.len();
+        for at in 0..shape[0] * shape[1] {
+            let value = size * f64::from(at * at + 1).sin();
+            data.extend_from_slice(&(value as f32).to_le_bytes());
+        }
+        let name = format!("base_model.model.model.layers.1.mlp.down_proj.{factor}.weight");
+        let row = json!({ "dtype": "F32", "shape": shape, "data_offsets": [from, data.len()] });
+        header.insert(name, row);
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(&data);
+    std::fs::write(own.join("adapter_model.safetensors"), file).expect("a file");
+    own
+}
+
+#[test]
+fn adapters_change_texts_and_are_served_by_their_names() {
+    let (folder, file) = tiny("Q8_0");
+    let large = low_rank(folder.path(), "large", 3.0);
+    let none = low_rank(folder.path(), "none", 0.0);
+    let generate = |more: &[&str]| {
+        let args = ["generate", path(&file), "-n", "8", "--prompt", "Hello"];
+        let done = fercuda(&[&args[..], more].concat(), "");
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let plain = generate(&[]);
+    let changed = generate(&["--lora", path(&large)]);
+    assert_ne!(changed, plain);
+    assert_eq!(generate(&["--lora", path(&none)]), plain);
+    let off = ["--lora", path(&large), "--lora-scale", "0"];
+    assert_eq!(generate(&off), plain);
+    let adapters = [&large, &none].map(|it| format!("{}={}", text_name(it), path(it)));
+    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["serve", path(&file), "--port", "0", "--api-key", "k"])
+        .args(["--lora", &adapters[0], "--lora-modules", &adapters[1]])
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("fercuda runs");
+    let mut line = String::new();
+    let stdout = server.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("tiny at http://");
+    let address = address.expect("an address");
+    for (name, wanted) in [("large", &changed), ("tiny", &plain), ("none", &plain)] {
+        let body = json!({
+            "model": name, "prompt": "Hello", "max_tokens": 8, "temperature": 0,
+        });
+        let (head, answer) = post(address, "/v1/completions", &body).expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        let said = answer["choices"][0]["text"].as_str();
+        assert_eq!(said, wanted.strip_suffix('\n'), "{name}");
+        assert_eq!(answer["model"], name);
+    }
+    let body = json!({ "model": "other", "prompt": "Hello" });
+    let (head, answer) = post(address, "/v1/completions", &body).expect("an answer");
+    assert!(head.starts_with("HTTP/1.1 404"), "{head} {answer}");
+    kill_process(Pid::from_child(&server), Signal::INT).expect("a signal");
+    assert_eq!(server.wait().expect("it ends").code(), Some(0));
+    for (more, said) in [
+        (
+            &[
+                "generate",
+                path(&file),
+                "--prompt",
+                "x",
+                "--lora",
+                path(&file),
+            ][..],
+            "no LoRA adapter",
+        ),
+        (
+            &[
+                "generate",
+                path(&file),
+                "--prompt",
+                "x",
+                "--lora-scale",
+                "2",
+            ],
+            "--lora",
+        ),
+        (&["serve", path(&file), "--lora", "poet"], "NAME=PATH"),
+        (
+            &["serve", path(&file), "--lora", "tiny=x"],
+            "several models are named",
+        ),
+    ] {
+        let done = fercuda(more, "");
+        assert_ne!(done.status.code(), Some(0));
+        assert!(text(&done.stderr).contains(said), "{}", text(&done.stderr));
+    }
+}
+
+/// The last part of a path.
+fn text_name(path: &Path) -> String {
+    let name = path.file_name().expect("a name");
+    name.to_string_lossy().into_owned()
+}

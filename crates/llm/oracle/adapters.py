@@ -53,6 +53,8 @@ def adapted(model, case, generator):
     """The model with an adapter with random factors, whose product is about as a weight."""
     names = [name.rsplit(".", 1)[-1] for name, _ in model.named_modules()]
     modules = [it for it in MODULES if it in names]
+    ranks = {key: rank for key, rank in case.get("rank_pattern", {}).items() if key in names}
+    case = {**case, "rank_pattern": ranks}
     config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=modules, **case)
     model = peft.get_peft_model(model, config).float().eval()
     with torch.no_grad():

@@ -645,9 +645,7 @@ impl Engine {
                 let token = request.tokens.get(position).copied().unwrap_or_default();
                 block.set_token(at, token, position, request.row);
                 block.set_place(at, position, &request.blocks);
-                if let Some(adapter) = request.adapter {
-                    block.set_adapter(at, adapter.0);
-                }
+                block.set_adapter(at, request.adapter.map(|it| it.0));
                 at += 1;
             }
             if request.computed + part.count == known {
@@ -660,9 +658,7 @@ impl Engine {
             runs: padded(of_runs).min(self.limits.tokens - singles),
             rows: (rows.len().max(1) as u64).next_power_of_two(),
             continues,
-            has_adapters: parts
-                .iter()
-                .any(|it| self.running[it.request].adapter.is_some()),
+            has_adapters: self.inputs.has_adapters,
         };
         self.inputs.set_runs(&runs, key);
         (key, rows)

@@ -111,6 +111,8 @@ pub(crate) struct StepInputs {
     pub(crate) values: Vec<i32>,
     /// Blocks of each sequence that are not uploaded, from its first one on.
     changed: Vec<usize>,
+    /// Whether a token of the step has an adapter.
+    pub(crate) has_adapters: bool,
 }
 
 impl StepInputs {
@@ -119,6 +121,7 @@ impl StepInputs {
         let mut block = Self {
             values: vec![0; Self::len(&limits) as usize],
             changed: vec![0; limits.requests as usize],
+            has_adapters: false,
             limits,
         };
         block.clear();
@@ -145,6 +148,7 @@ impl StepInputs {
         if limits.adapters > 0 {
             set(ADAPTER, -1);
         }
+        self.has_adapters = false;
     }
 
     fn place(&self, number: u64, at: usize) -> usize {
@@ -161,10 +165,12 @@ impl StepInputs {
     }
 
     /// Sets the adapter of a token.
-    pub(crate) fn set_adapter(&mut self, at: usize, adapter: u32) {
-        if self.limits.adapters > 0 {
+    pub(crate) fn set_adapter(&mut self, at: usize, adapter: Option<u32>) {
+        // There is none where there is no room for some.
+        if let Some(adapter) = adapter {
             let place = self.place(ADAPTER, at);
             self.values[place] = adapter.cast_signed();
+            self.has_adapters = true;
         }
     }
 

@@ -403,8 +403,8 @@ impl AnswerDesk {
         Ok((tokens, permit))
     }
 
-    /// Takes a place in the queue and hands a request to the engine, with its adapter. Returns its answer, with the
-    /// number of its prompt's tokens, when the engine has accepted it.
+    /// Takes a place in the queue and hands a request to the engine, with its adapter. Returns its
+    /// answer, with the number of its prompt's tokens, when the engine has accepted it.
     ///
     /// # Errors
     /// If the queue is full, the prompt is refused, or the engine has ended.
