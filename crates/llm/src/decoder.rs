@@ -7,11 +7,12 @@ use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::adapter_targets::AdaptedPlace;
-use crate::adapters::{AdapterPool, StepAdapters};
+use crate::adapters::{AdapterPool, StepAdapters, check_adapter};
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::recurrent::RecurrentMemory;
+use crate::request::AdapterId;
 use crate::step_inputs::{ADAPTER, RUN_NUMBERS, StepInputs, StepKey, StepLimits};
 use crate::step_ops::{ExpertMemory, NormedInput, StepRecorder, WIDE, of_format};
 use crate::tensors::{MatrixFormat, ModelTensors};
@@ -256,6 +257,21 @@ impl ModelDecoder {
             weights,
             limits,
         })
+    }
+
+    /// Reserves memory for adapters, as many as the limits say.
+    pub(crate) fn reserve_adapters(
+        &mut self,
+        session: &Session,
+        tensors: &ModelTensors<'_>,
+    ) -> Result<()> {
+        self.adapters = AdapterPool::reserve(session, tensors, &self.limits)?;
+        Ok(())
+    }
+
+    /// Refuses an adapter that is not loaded.
+    pub(crate) fn check_adapter(&self, adapter: Option<AdapterId>) -> Result<()> {
+        check_adapter(self.adapters.as_ref(), adapter)
     }
 
     /// Number of tokens that there are.

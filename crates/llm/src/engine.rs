@@ -13,7 +13,6 @@ use fercuda_runtime::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::adapters::{AdapterPool, check_adapter};
 use crate::blocks::{BlockPool, PrefixNode};
 use crate::choice::{ChosenToken, choose};
 use crate::config::ModelConfig;
@@ -155,7 +154,7 @@ impl Engine {
         let of_chosen = DeviceTensor::of(session.bind(values)?);
         let memory = (config.cached, bound, [logits, chosen, of_chosen]);
         let mut decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
-        decoder.adapters = AdapterPool::reserve(&session, &tensors, &limits)?;
+        decoder.reserve_adapters(&session, &tensors)?;
         let device = OpDevice::new(&runtime.context())?;
         let has_graphs = match config.graphs {
             Some(has_graphs) => has_graphs,
@@ -233,7 +232,7 @@ impl Engine {
     /// [`LlmError::Request`] of one that can never run.
     pub fn add(&mut self, request: GenerationRequest) -> Result<RequestId> {
         self.check_tokens(&request.tokens)?;
-        check_adapter(self.decoder.adapters.as_ref(), request.adapter)?;
+        self.decoder.check_adapter(request.adapter)?;
         let id = RequestId(self.next);
         self.next += 1;
         self.waiting.push_back(RunningRequest {
@@ -767,7 +766,7 @@ impl Engine {
                 Some(FinishReason::End)
             } else if request.grammar.as_ref().is_some_and(|it| it.has_ended()) {
                 Some(FinishReason::GrammarEnd)
-            } else if generated >= request.max_tokens || request.tokens.len() as u64 > self.context
+            } else if generated >= request.max_tokens || self.context < request.tokens.len() as u64
             {
                 Some(FinishReason::Length)
             } else {
