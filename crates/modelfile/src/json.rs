@@ -215,6 +215,42 @@ impl<'a> JsonCursor<'a> {
     }
 }
 
+/// The text with quotes around the words that Python's writer has for floats that JSON does not
+/// have: `NaN`, `Infinity` and `-Infinity`.
+pub(crate) fn with_texts_for_no_numbers(text: &str) -> Cow<'_, str> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    let (mut to, mut done, mut at) = (String::new(), 0, 0);
+    let bytes = text.as_bytes();
+    let mut is_text = false;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if is_text => at += 1,
+            b'"' => is_text = !is_text,
+            b'-' | b'I' | b'N' if !is_text => {
+                if let Some(word) = WORDS
+                    .iter()
+                    .find(|it| bytes[at..].starts_with(it.as_bytes()))
+                {
+                    to.push_str(&text[done..at]);
+                    to.extend(["\"", word, "\""]);
+                    at += word.len();
+                    done = at;
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    match done {
+        0 => Cow::Borrowed(text),
+        _ => {
+            to.push_str(&text[done..]);
+            Cow::Owned(to)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result, shown};
 use crate::gguf::Gguf;
-use crate::json::JsonCursor;
+use crate::json::{JsonCursor, with_texts_for_no_numbers};
 use crate::kinds::TensorType;
 use crate::mapping::FileMapping;
 use crate::safetensors::Safetensors;
@@ -218,6 +218,7 @@ impl ModelFile {
         let config = folder.join("config.json");
         if config.is_file() && matches!(model.parts[0].content, PartContent::Safetensors(_)) {
             let text = read_text(&config, CONFIG_BYTES)?;
+            let text = with_texts_for_no_numbers(&text);
             let parsed = serde_json::from_str(&text).map_err(|error| {
                 Error::mismatch(error.to_string(), "the model's own config.json").in_file(&config)
             });
