@@ -1,6 +1,7 @@
 //! Configuration of a checkpoint, from its config.json, bounded.
 //!
-//! Elsewhere: names of its tensors (`model::checkpoint`), configurations of GGUF files (`config`).
+//! Elsewhere: names of its tensors and defaults of its keys (`model::checkpoint`), its layers
+//! (`checkpoint_layers`), configurations of GGUF files (`config`).
 
 use std::path::Path;
 
@@ -8,83 +9,19 @@ use fercuda_modelfile::ModelFile;
 use fercuda_tensor::Dtype;
 use serde_json::Value;
 
-use crate::config::{Checkpoint, FURTHER, MOST_LAYERS, ModelConfig};
+use crate::checkpoint_keys::{CheckpointKeys, DAMAGED, refused};
+use crate::checkpoint_layers::{experts, recurrence, windows};
+use crate::checkpoint_rotary::{RotarySizes, rotaries};
+use crate::config::{Checkpoint, ExpertConfig, FURTHER, HeadSizes, MOST_LAYERS, ModelConfig};
 use crate::encoder_config::EncoderConfig;
 use crate::error::{LlmError, unsupported};
 use crate::keys::{MOST_WIDTH, check_heads};
-use crate::model::{self, CHECKPOINTS, CheckpointSpec, RecurrenceRule};
-use crate::recurrence_config::RecurrenceConfig;
-use crate::rotary::{RotaryConfig, RotaryDivisors, RotaryScaling};
+use crate::model::{self, AttentionBiases, CHECKPOINTS, CheckpointSpec, DecoderSpec, HeadNorms};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
-const DAMAGED: &str = "the model's own config.json";
-
-/// Objects of a config.json, and what absent keys stand for.
-#[derive(Clone, Copy)]
-struct CheckpointKeys<'a> {
-    object: &'a Value,
-    spec: &'static CheckpointSpec,
-}
-
-impl<'a> CheckpointKeys<'a> {
-    /// A value that is there and not null.
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.object.get(key).filter(|it| !it.is_null())
-    }
-
-    /// A number; the default's where the key is absent. What is `null` has none.
-    fn float(&self, key: &str) -> Result<Option<f64>> {
-        let Some(value) = self.object.get(key) else {
-            return Ok(self.spec.default_of(key));
-        };
-        if value.is_null() {
-            return Ok(None);
-        }
-        let number = value.as_f64().filter(|it| it.is_finite());
-        number.map(Some).ok_or_else(|| {
-            let what = format!("config.json: {key} is {}, no number", shown(value));
-            unsupported(what, DAMAGED)
-        })
-    }
-
-    fn number(&self, key: &str, most: u64) -> Result<Option<u64>> {
-        let Some(number) = self.float(key)? else {
-            return Ok(None);
-        };
-        // Whole numbers of that size are f64s.
-        let is_one = number.fract() == 0.0 && number >= 1.0 && number <= most as f64;
-        match is_one {
-            true => Ok(Some(number as u64)),
-            false => {
-                let what = format!("config.json: {key} is {number}, not 1 to {most}");
-                Err(unsupported(what, DAMAGED))
-            }
-        }
-    }
-
-    fn required(&self, key: &str, most: u64) -> Result<u64> {
-        self.number(key, most)?
-            .ok_or_else(|| unsupported(format!("config.json does not have {key}"), DAMAGED))
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.get(key).and_then(Value::as_bool).unwrap_or(false)
-    }
-
-    fn text(&self, key: &str) -> Option<&'a str> {
-        self.get(key).and_then(Value::as_str)
-    }
-}
-
-/// A value in an error: a file may have a whole list there.
-fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(60) {
-        Some((at, _)) => format!("{}...", &text[..at]),
-        None => text,
-    }
-}
+/// Keys that are no part of any model here, of whatever architecture.
+const NEVER: [&str; 2] = ["mlp_bias", "lm_head_bias"];
 
 impl ModelConfig {
     /// Reads the configuration of a model: of a GGUF file its metadata, of safetensors files the
@@ -133,68 +70,254 @@ fn spec_of(config: &Value) -> Result<&'static CheckpointSpec> {
 fn of_checkpoint(model: &ModelFile, whole: &Value) -> Result<ModelConfig> {
     let spec = spec_of(whole)?;
     // Models for images have the configuration of their text in a part of their own.
-    let config = whole.get("text_config").unwrap_or(whole);
-    let is_tied = |config: &Value| config.get("tie_word_embeddings").and_then(Value::as_bool);
-    let keys = CheckpointKeys {
-        object: config,
+    let whole = CheckpointKeys {
+        object: whole,
         spec,
+    };
+    let keys = match whole.part("text_config") {
+        Some(part) => {
+            check_part(part)?;
+            part
+        }
+        None => whole,
     };
     let layers = keys.required("num_hidden_layers", MOST_LAYERS)?;
     let hidden = keys.required("hidden_size", MOST_WIDTH)?;
+    let mut own = model::spec(spec.architecture)?;
+    own.pairs = spec.pairs;
+    let HeadSizes {
+        heads,
+        shared_heads,
+        key_length,
+        value_length,
+    } = match own.has_attention {
+        true => head_sizes(keys, hidden)?,
+        false => HeadSizes::default(),
+    };
+    let context = context(keys, &own)?;
+    check_computed(keys)?;
+    let is_tied = match whole.flag("tie_word_embeddings")? {
+        Some(is_tied) => Some(is_tied),
+        None => keys.flag("tie_word_embeddings")?,
+    };
+    let (prefix, head_prefix) = prefixes_of(model, spec)?;
+    let checkpoint = Checkpoint {
+        spec,
+        prefix,
+        head_prefix,
+        is_tied: is_tied.unwrap_or(spec.is_tied),
+        unpacked: unpacked_type(keys, whole)?,
+    };
+    let experts = match spec.experts {
+        Some(names) => Some(experts(keys, names)?),
+        None => None,
+    };
+    check_llama4(keys, &own, (layers, experts))?;
+    let rotaries = match own.has_attention {
+        true => {
+            let length = key_length;
+            rotaries(keys, RotarySizes { length, context })?
+        }
+        false => Vec::new(),
+    };
+    let (scale, limits) = score_keys(keys, &own)?;
+    let config = ModelConfig {
+        architecture: spec.architecture.to_owned(),
+        name: name_of(model),
+        left_out: left_out(model, whole.object),
+        layers,
+        hidden,
+        heads,
+        shared_heads,
+        key_length,
+        value_length,
+        feed_forward: feed_forward(model, keys, (&own, &checkpoint, layers))?,
+        context,
+        epsilon: keys.positive(spec.epsilon)?.unwrap_or(1e-6),
+        experts,
+        rotaries,
+        windows: windows(keys, &own, (layers, context))?,
+        recurrence: recurrence(keys, own.recurrence, (layers, hidden))?,
+        scale,
+        limits,
+        spec: own,
+        checkpoint: Some(checkpoint),
+    };
+    check_biases(model, keys, (&config, &checkpoint))?;
+    Ok(config)
+}
+
+/// Refuses a text model of another architecture than that of the whole.
+fn check_part(part: CheckpointKeys<'_>) -> Result<()> {
+    if !part.object.is_object() {
+        return Err(refused("text_config", part.object, "an object"));
+    }
+    let key = "model_type";
+    let Some(own) = part.text(key)? else {
+        return Ok(());
+    };
+    let found = CHECKPOINTS.iter().find(|it| it.model_type == own);
+    match found.is_some_and(|it| it.architecture == part.spec.architecture) {
+        true => Ok(()),
+        false => Err(refused(
+            &format!("text_config.{key}"),
+            &own.into(),
+            &format!("that of the text of {}", part.spec.model_type),
+        )),
+    }
+}
+
+/// Heads of attention, and their elements.
+fn head_sizes(keys: CheckpointKeys<'_>, hidden: u64) -> Result<HeadSizes> {
     let heads = keys.required("num_attention_heads", MOST_WIDTH)?;
     let shared_heads = keys.number("num_key_value_heads", heads)?.unwrap_or(heads);
     let length = match keys.number("head_dim", MOST_WIDTH)? {
         Some(length) => length,
-        None if hidden % heads == 0 => hidden / heads,
+        None if hidden.is_multiple_of(heads) => hidden / heads,
         None => {
             let what = format!("{hidden} elements are no multiple of {heads} heads");
             return Err(unsupported(what, "a config.json that has head_dim"));
         }
     };
-    if heads % shared_heads != 0 {
+    if !heads.is_multiple_of(shared_heads) {
         let what = format!("{heads} heads are no multiple of {shared_heads} heads of keys");
         return Err(unsupported(what, DAMAGED));
     }
     check_heads(heads, length)?;
-    let context = keys.required("max_position_embeddings", u64::from(u32::MAX))?;
-    let epsilon = keys.float("rms_norm_eps")?.unwrap_or(1e-6);
-    let activation = keys.text("hidden_act").unwrap_or("silu");
-    if !matches!(activation, "silu" | "swish") {
-        let what = format!("config.json: the activation {activation:?} is not supported");
-        return Err(unsupported(what, "a model with silu"));
-    }
-    let mut own = model::spec(spec.architecture)?;
-    // Rows of queries and keys are not permuted in checkpoints, whatever a file of llama.cpp has.
-    own.pairs = "halves";
-    let checkpoint = Checkpoint {
-        spec,
-        prefix: prefix_of(model, spec)?,
-        is_tied: is_tied(whole).or(is_tied(config)).unwrap_or(false),
-        unpacked: unpacked_type(&keys),
-    };
-    check_biases(model, &checkpoint)?;
-    Ok(ModelConfig {
-        architecture: spec.architecture.to_owned(),
-        name: name_of(model),
-        left_out: left_out(model, whole),
-        layers,
-        hidden,
+    Ok(HeadSizes {
         heads,
         shared_heads,
         key_length: length,
         value_length: length,
-        feed_forward: keys.required("intermediate_size", MOST_WIDTH)?,
-        context,
-        epsilon,
-        experts: None,
-        rotaries: vec![rotary(&keys, length, context)?],
-        windows: windows(&keys, layers, context)?,
-        recurrence: recurrence(&keys, own.recurrence, layers)?,
-        scale: 0.0,
-        limits: own.limits,
-        spec: own,
-        checkpoint: Some(checkpoint),
     })
+}
+
+/// Positions that are computed as the model does.
+fn context(keys: CheckpointKeys<'_>, own: &DecoderSpec) -> Result<u64> {
+    let number = |key: &str| keys.number(key, u64::from(u32::MAX));
+    let context = keys.required("max_position_embeddings", u64::from(u32::MAX))?;
+    let Some(most) = own.most_context else {
+        return Ok(context);
+    };
+    // Attention goes over chunks, and queries of layers without rotation grow from one on.
+    let chunk = number("attention_chunk_size")?.unwrap_or(most);
+    // It is a number in the first files.
+    let grown = match keys.get("attn_temperature_tuning") {
+        Some(Value::Bool(false)) => most,
+        _ => number("floor_scale")?.unwrap_or(most).saturating_sub(1),
+    };
+    let all = context.min(most).min(chunk).min(grown);
+    match all > 0 {
+        true => Ok(all),
+        false => Err(unsupported("config.json: floor_scale is 1", DAMAGED)),
+    }
+}
+
+/// Refuses what Llama 4 may have and is not computed.
+fn check_llama4(
+    keys: CheckpointKeys<'_>,
+    own: &DecoderSpec,
+    (layers, experts): (u64, Option<ExpertConfig>),
+) -> Result<()> {
+    let Some(every) = own.unturned else {
+        return Ok(());
+    };
+    if let HeadNorms::Plain { unless_experts } = own.head_norms {
+        let key = "use_qk_norm";
+        let has_norms = keys.flag(key)?.unwrap_or(true);
+        let wanted = experts.is_none_or(|it| it.count != unless_experts);
+        if has_norms != wanted {
+            return Err(refused(key, &has_norms.into(), &wanted.to_string()));
+        }
+    }
+    let key = "no_rope_layers";
+    let is_turned = |layer: u64| !(layer + 1).is_multiple_of(every);
+    let listed = keys.list(key)?.filter(|it| !it.is_empty());
+    let is_usual = match listed {
+        Some(all) => {
+            let own = all.iter().map(|it| it.as_u64() == Some(1));
+            all.len() as u64 >= layers && own.zip(0..layers).all(|(it, at)| it == is_turned(at))
+        }
+        None => keys.required("no_rope_layer_interval", MOST_LAYERS)? == every,
+    };
+    match is_usual {
+        true => Ok(()),
+        false => {
+            let what = format!("config.json: {key} is not each but the last one of {every}");
+            Err(unsupported(
+                what,
+                "a model whose layers are turned as Llama 4's",
+            ))
+        }
+    }
+}
+
+/// Refuses keys whose values change what is computed and are not supported.
+fn check_computed(keys: CheckpointKeys<'_>) -> Result<()> {
+    let spec = keys.spec;
+    let (key, names) = spec.activation;
+    // The first files of Gemma have both keys.
+    for key in [key, "hidden_activation"] {
+        let Some(activation) = keys.text(key)? else {
+            continue;
+        };
+        if !names.contains(&activation) {
+            let name: String = activation.chars().take(60).collect();
+            let what = format!("config.json: the activation {name:?} is not supported");
+            return Err(unsupported(
+                what,
+                format!("a model whose {key} is {}", names[0]),
+            ));
+        }
+    }
+    let never = NEVER.map(|key| (key, false, false));
+    for (key, wanted, default) in never.iter().chain(spec.flags) {
+        let own = keys.flag(key)?.unwrap_or(*default);
+        if own != *wanted {
+            return Err(refused(key, &own.into(), &wanted.to_string()));
+        }
+    }
+    for (key, wanted) in spec.constants {
+        if let Some(own) = keys.float(key)?.filter(|it| it != wanted) {
+            return Err(refused(key, &own.into(), &wanted.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// The factor of scores, and limits of scores and of logits; 0 for that of the length of keys,
+/// and for none.
+fn score_keys(keys: CheckpointKeys<'_>, own: &DecoderSpec) -> Result<(f64, [f64; 2])> {
+    if !keys.spec.has_score_keys {
+        return Ok((0.0, own.limits));
+    }
+    let limit = |key: &str| keys.positive(key).map(|it| it.unwrap_or(0.0));
+    let scale = keys.positive("query_pre_attn_scalar")?;
+    Ok((
+        scale.map_or(0.0, |it| 1.0 / it.sqrt()),
+        [
+            limit("attn_logit_softcapping")?,
+            limit("final_logit_softcapping")?,
+        ],
+    ))
+}
+
+/// Elements of the gated unit of layers without experts; 0 where there are none.
+fn feed_forward(
+    model: &ModelFile,
+    keys: CheckpointKeys<'_>,
+    (own, checkpoint, layers): (&DecoderSpec, &Checkpoint, u64),
+) -> Result<u64> {
+    let has_router = |layer: u64| {
+        let router = checkpoint.name(model, &format!("blk.{layer}.ffn_gate_inp.weight"));
+        router.is_some_and(|it| model.has_weight(&it))
+    };
+    match keys.spec.experts {
+        _ if !own.has_unit => Ok(0),
+        Some(_) if (0..layers).all(has_router) => Ok(0),
+        Some(names) => keys.required(names.dense, MOST_WIDTH),
+        None => keys.required("intermediate_size", MOST_WIDTH),
+    }
 }
 
 /// Parts of the model that are not computed.
@@ -218,58 +341,20 @@ fn name_of(model: &ModelFile) -> String {
     name.map_or_else(String::new, |it| it.to_string_lossy().into_owned())
 }
 
-/// Layers whose state goes from token to token.
-fn recurrence(
-    keys: &CheckpointKeys<'_>,
-    rule: Option<RecurrenceRule>,
-    layers: u64,
-) -> Result<Option<RecurrenceConfig>> {
-    let Some(rule @ RecurrenceRule::Delta { period }) = rule else {
-        return Ok(None);
-    };
-    let number = |key: &str| keys.required(key, MOST_WIDTH);
-    let heads = number("linear_num_value_heads")?;
-    let types = keys.get("layer_types").and_then(Value::as_array);
-    let of_layers = match types {
-        Some(types) => types
-            .iter()
-            .map(|it| it.as_str() == Some("linear_attention"))
-            .collect(),
-        None => {
-            let key = "full_attention_interval";
-            let period = keys.number(key, u64::from(u32::MAX))?.unwrap_or(period);
-            (0..layers)
-                .map(|at| !(at + 1).is_multiple_of(period))
-                .collect::<Vec<bool>>()
-        }
-    };
-    if of_layers.len() as u64 != layers {
-        let count = of_layers.len();
-        let what = format!("config.json: layer_types has {count} of {layers} layers");
-        return Err(unsupported(what, DAMAGED));
-    }
-    let config = RecurrenceConfig {
-        rule,
-        taps: number("linear_conv_kernel_dim")?,
-        heads,
-        keys: number("linear_num_key_heads")?,
-        key_length: number("linear_key_head_dim")?,
-        value_length: number("linear_value_head_dim")?,
-        is_tiled: false,
-        norm_groups: heads,
-        layers: of_layers,
-    };
-    config.checked().map(Some)
-}
-
-/// What names of tensors begin with: `model.`, in models for images a part of that, or nothing
-/// where the model was saved without its head.
-fn prefix_of(model: &ModelFile, spec: &CheckpointSpec) -> Result<&'static str> {
-    let first = spec.tensor("token_embd.weight").unwrap_or_default();
-    let has = |prefix: &&str| model.tensor(&format!("{prefix}{first}")).is_ok();
-    let prefixes = ["model.", "model.language_model.", ""];
-    let found = prefixes.into_iter().find(has);
-    found.ok_or_else(|| {
+/// What names of tensors begin with, and that of the head: `model.`, in models for images a part
+/// of that, or nothing where the model was saved without its head.
+fn prefixes_of(model: &ModelFile, spec: &CheckpointSpec) -> Result<(&'static str, &'static str)> {
+    let first = spec.tensors("token_embd.weight").concat();
+    let prefixes = [
+        ("model.", ""),
+        ("model.language_model.", ""),
+        // As Gemma 3 and Llama 4 are published.
+        ("language_model.model.", "language_model."),
+        ("backbone.", ""),
+        ("", ""),
+    ];
+    let has = |(prefix, _): &(&str, &str)| model.tensor(&format!("{prefix}{first}")).is_ok();
+    prefixes.into_iter().find(has).ok_or_else(|| {
         unsupported(
             format!("the files have no tensor model.{first}"),
             "the files of a language model, all of them",
@@ -278,193 +363,64 @@ fn prefix_of(model: &ModelFile, spec: &CheckpointSpec) -> Result<&'static str> {
 }
 
 /// The type of weights that are unpacked when they are loaded.
-fn unpacked_type(keys: &CheckpointKeys<'_>) -> Dtype {
-    match keys.text("torch_dtype").or_else(|| keys.text("dtype")) {
-        Some("float16") => Dtype::F16,
-        Some("float32") => Dtype::F32,
-        _ => Dtype::Bf16,
+fn unpacked_type(keys: CheckpointKeys<'_>, whole: CheckpointKeys<'_>) -> Result<Dtype> {
+    for keys in [keys, whole] {
+        for key in ["torch_dtype", "dtype"] {
+            match keys.text(key)? {
+                Some("float16") => return Ok(Dtype::F16),
+                Some("float32") => return Ok(Dtype::F32),
+                Some(_) => return Ok(Dtype::Bf16),
+                None => {}
+            }
+        }
     }
+    Ok(Dtype::Bf16)
 }
 
-/// Refuses biases that no op of the decoder adds.
-fn check_biases(model: &ModelFile, checkpoint: &Checkpoint) -> Result<()> {
-    for part in ["ffn_gate", "ffn_up", "ffn_down"] {
-        let name = checkpoint.name(&format!("blk.0.{part}.bias"));
-        if let Some(name) = name.filter(|it| model.tensor(it).is_ok()) {
-            return Err(unsupported(
-                format!("the model has {name}, a bias that is not supported"),
-                "a model without biases there",
-            ));
+/// Refuses biases that no op of the decoder adds, and those of attention that the configuration
+/// does not have.
+fn check_biases(
+    model: &ModelFile,
+    keys: CheckpointKeys<'_>,
+    (config, checkpoint): (&ModelConfig, &Checkpoint),
+) -> Result<()> {
+    let of = |layer: u64, part: &str| {
+        let name = checkpoint.name(model, &format!("blk.{layer}.{part}.bias"))?;
+        Some((model.tensor(&name).is_ok(), name))
+    };
+    let key = "attention_bias";
+    let wanted = match keys.spec.biases {
+        AttentionBiases::Never => Some(false),
+        // The loader asks for them.
+        AttentionBiases::Always => None,
+        AttentionBiases::ByKey(default) => Some(keys.flag(key)?.unwrap_or(default)),
+    };
+    for layer in 0..config.layers {
+        for part in ["ffn_gate", "ffn_up", "ffn_down"] {
+            if let Some((true, name)) = of(layer, part) {
+                return Err(unsupported(
+                    format!("the model has {name}, a bias that is not supported"),
+                    "a model without biases there",
+                ));
+            }
+        }
+        if config.is_recurrent(layer) {
+            continue;
+        }
+        for part in ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output"] {
+            let is_out = part == "attn_output";
+            match (of(layer, part), wanted) {
+                (Some((true, name)), Some(false)) => {
+                    let what = format!("the model has {name}, and {key} is not true");
+                    return Err(unsupported(what, DAMAGED));
+                }
+                (Some((false, name)), Some(true)) if !is_out => {
+                    let what = format!("config.json: {key} is true, and there is no {name}");
+                    return Err(unsupported(what, DAMAGED));
+                }
+                _ => {}
+            }
         }
     }
     Ok(())
-}
-
-/// Last positions that tokens of each layer attend to; 0 for all.
-fn windows(keys: &CheckpointKeys<'_>, layers: u64, context: u64) -> Result<Vec<u64>> {
-    let none = vec![0; layers as usize];
-    let is_switched = keys.spec.default_of("max_window_layers").is_some();
-    if is_switched && !keys.has("use_sliding_window") {
-        return Ok(none);
-    }
-    let Some(window) = keys.number("sliding_window", u64::from(u32::MAX))? else {
-        return Ok(none);
-    };
-    if window >= context {
-        return Ok(none);
-    }
-    let types = keys.get("layer_types").and_then(Value::as_array);
-    if let Some(types) = types.filter(|it| (it.len() as u64) < layers) {
-        let what = format!(
-            "config.json: layer_types has {} of {layers} layers",
-            types.len()
-        );
-        return Err(unsupported(what, DAMAGED));
-    }
-    // The first layer with a window, where they are not listed.
-    let first = match is_switched {
-        true => keys.float("max_window_layers")?.unwrap_or(0.0).max(0.0) as u64,
-        false => 0,
-    };
-    let has_window = |layer: u64| match types {
-        Some(types) => types[layer as usize].as_str() == Some("sliding_attention"),
-        None => layer >= first,
-    };
-    let of_layer = |layer| if has_window(layer) { window } else { 0 };
-    Ok((0..layers).map(of_layer).collect())
-}
-
-fn rotary(keys: &CheckpointKeys<'_>, length: u64, context: u64) -> Result<RotaryConfig> {
-    let empty = &Value::Null;
-    let scaling = keys.get("rope_parameters").or(keys.get("rope_scaling"));
-    let scaling = CheckpointKeys {
-        object: scaling.unwrap_or(empty),
-        spec: keys.spec,
-    };
-    let base = match scaling.get("rope_theta") {
-        Some(_) => scaling.float("rope_theta")?,
-        None => keys.float("rope_theta")?,
-    };
-    let part = match scaling.get("partial_rotary_factor") {
-        Some(_) => scaling.float("partial_rotary_factor")?,
-        None => keys.float("partial_rotary_factor")?,
-    };
-    let turned = (length as f64 * part.unwrap_or(1.0)) as u64;
-    let base = base.unwrap_or(1e4);
-    if !(2..=length).contains(&turned) || !turned.is_multiple_of(2) || base <= 0.0 {
-        let what = format!("{turned} turned elements of heads of {length}, the base {base}");
-        return Err(unsupported(what, DAMAGED));
-    }
-    let kind = scaling.text("rope_type").or(scaling.text("type"));
-    // The scaling, the factor of sines and cosines, and divisors of frequencies.
-    let (scaling, magnitude, divisors) = match kind.unwrap_or("default") {
-        // Dynamic scaling begins beyond the context.
-        "default" | "dynamic" => (RotaryScaling::None, 1.0, Vec::new()),
-        "linear" => (RotaryScaling::Linear(factor(&scaling)?), 1.0, Vec::new()),
-        "yarn" => {
-            let (yarn, magnitude) = yarn(&scaling, context)?;
-            (yarn, magnitude, Vec::new())
-        }
-        "llama3" => {
-            let divisors = llama3_divisors(&scaling, turned, base, context)?;
-            (RotaryScaling::None, 1.0, divisors)
-        }
-        other => {
-            let name: String = other.chars().take(60).collect();
-            return Err(unsupported(
-                format!("config.json: positions are scaled by {name:?}"),
-                "a model with default, linear, dynamic, llama3 or yarn",
-            ));
-        }
-    };
-    Ok(RotaryConfig {
-        turned,
-        base,
-        scaling,
-        magnitude,
-        divisors: RotaryDivisors {
-            short: divisors.clone(),
-            long: divisors,
-            original: 0,
-        },
-    })
-}
-
-/// A number above 0.
-fn positive(keys: &CheckpointKeys<'_>, key: &str, default: Option<f64>) -> Result<f64> {
-    match keys.float(key)?.or(default) {
-        Some(number) if number > 0.0 => Ok(number),
-        Some(number) => {
-            let what = format!("config.json: {key} is {number}, not above 0");
-            Err(unsupported(what, DAMAGED))
-        }
-        None => Err(unsupported(
-            format!("config.json: scaled positions without {key}"),
-            DAMAGED,
-        )),
-    }
-}
-
-fn factor(keys: &CheckpointKeys<'_>) -> Result<f64> {
-    positive(keys, "factor", None)
-}
-
-/// YaRN, and what the factor that follows from its own is multiplied by.
-fn yarn(keys: &CheckpointKeys<'_>, context: u64) -> Result<(RotaryScaling, f64)> {
-    let factor = factor(keys)?;
-    let scaled = |by: f64| match factor <= 1.0 {
-        true => 1.0,
-        false => 0.1 * by * factor.ln() + 1.0,
-    };
-    let attention = match (
-        keys.float("attention_factor")?,
-        keys.float("mscale")?,
-        keys.float("mscale_all_dim")?,
-    ) {
-        (Some(own), _, _) => own,
-        (None, Some(own), Some(all)) => scaled(own) / scaled(all),
-        (None, _, _) => scaled(1.0),
-    };
-    let original = "original_max_position_embeddings";
-    let scaling = RotaryScaling::Yarn {
-        factor,
-        original: positive(keys, original, Some(context as f64))?,
-        turns: [
-            positive(keys, "beta_fast", Some(32.0))?,
-            positive(keys, "beta_slow", Some(1.0))?,
-        ],
-        is_whole: keys.get("truncate").and_then(Value::as_bool) != Some(false),
-    };
-    // What `RotaryConfig::frequencies` multiplies by.
-    Ok((scaling, attention / (1.0 + 0.1 * factor.ln())))
-}
-
-/// Divisors of frequencies in Llama 3.1 and later: slow pairs are divided by the factor, fast ones
-/// kept, those between are between.
-fn llama3_divisors(
-    keys: &CheckpointKeys<'_>,
-    turned: u64,
-    base: f64,
-    context: u64,
-) -> Result<Vec<f32>> {
-    let factor = factor(keys)?;
-    let original = positive(
-        keys,
-        "original_max_position_embeddings",
-        Some(context as f64),
-    )?;
-    let low = positive(keys, "low_freq_factor", Some(1.0))?;
-    let high = positive(keys, "high_freq_factor", Some(4.0))?;
-    if high <= low {
-        let what = format!("config.json: high_freq_factor {high}, low_freq_factor {low}");
-        return Err(unsupported(what, DAMAGED));
-    }
-    let divisor = |pair: u64| {
-        let frequency = base.powf(-2.0 * pair as f64 / turned as f64);
-        // Turns of the pair within the original context.
-        let turns = original * frequency / std::f64::consts::TAU;
-        let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-        1.0 / (kept + (1.0 - kept) / factor)
-    };
-    Ok((0..turned / 2).map(|pair| divisor(pair) as f32).collect())
 }

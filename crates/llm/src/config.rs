@@ -15,7 +15,7 @@ use crate::rotary::{RotaryConfig, rotary};
 /// Most layers that are read: more than any model has.
 pub(crate) const MOST_LAYERS: u64 = 4096;
 /// Most experts of a layer.
-const MOST_EXPERTS: u64 = 4096;
+pub(crate) const MOST_EXPERTS: u64 = 4096;
 
 /// Layers behind the last one, which are not needed.
 pub(crate) const FURTHER: &str = "layers that predict further tokens";
@@ -70,6 +70,8 @@ pub(crate) struct Checkpoint {
     pub(crate) spec: &'static CheckpointSpec,
     /// What names begin with, but for that of the head.
     pub(crate) prefix: &'static str,
+    /// What the name of the head begins with.
+    pub(crate) head_prefix: &'static str,
     /// Whether one matrix is for tokens and for logits.
     pub(crate) is_tied: bool,
     /// Type in which weights of several tensors lie in device memory.
@@ -77,15 +79,20 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The checkpoint's name of a tensor that GGUF files call `name`.
-    pub(crate) fn name(&self, name: &str) -> Option<String> {
-        let there = self.spec.tensor(name)?;
-        let prefix = if name.starts_with("output.") {
-            ""
-        } else {
-            self.prefix
+    /// The checkpoint's name of a tensor that GGUF files call `name`: of several that it may have,
+    /// the one that the files have.
+    pub(crate) fn name(&self, file: &ModelFile, name: &str) -> Option<String> {
+        let prefix = match name.starts_with("output.") {
+            true => self.head_prefix,
+            false => self.prefix,
         };
-        Some(format!("{prefix}{there}"))
+        let mut all = self.spec.tensors(name);
+        all.iter_mut().for_each(|it| it.insert_str(0, prefix));
+        let found = all.iter().position(|it| file.has_weight(it));
+        match all.is_empty() {
+            true => None,
+            false => Some(all.swap_remove(found.unwrap_or(0))),
+        }
     }
 }
 
@@ -196,11 +203,11 @@ impl ModelConfig {
 
 /// Heads of attention, and their elements.
 #[derive(Clone, Copy, Debug, Default)]
-struct HeadSizes {
-    heads: u64,
-    shared_heads: u64,
-    key_length: u64,
-    value_length: u64,
+pub(crate) struct HeadSizes {
+    pub(crate) heads: u64,
+    pub(crate) shared_heads: u64,
+    pub(crate) key_length: u64,
+    pub(crate) value_length: u64,
 }
 
 fn head_sizes<B: AsRef<[u8]>>(

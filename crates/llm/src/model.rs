@@ -1,6 +1,8 @@
 //! Architectures: what a decoder of each has of its own.
 
 mod checkpoint;
+mod checkpoint_names;
+mod checkpoint_spec;
 mod gemma;
 mod gpt_oss;
 mod llama;
@@ -12,7 +14,10 @@ mod qwen35;
 mod spec;
 
 use crate::error::{LlmError, unsupported};
-pub(crate) use checkpoint::{CHECKPOINTS, CheckpointSpec};
+pub(crate) use checkpoint::CHECKPOINTS;
+pub(crate) use checkpoint_spec::{
+    AttentionBiases, CheckpointSpec, ExpertNames, ExpertOrder, ExpertPart, WindowKeys,
+};
 pub(crate) use spec::{
     BiasedProducts, DecoderSpec, ExpertWeighting, HeadNorms, RecurrenceRule, WindowPattern,
 };

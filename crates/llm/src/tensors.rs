@@ -4,84 +4,16 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
-use fercuda_tensor::{BlockFormat, Dtype};
+use fercuda_tensor::Dtype;
 
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
+use crate::expert_tensors::{ExpertTensors, is_multiplied};
+use crate::file_matrix::FileMatrix;
+pub(crate) use crate::file_matrix::MatrixFormat;
+use crate::model::ExpertPart;
 
 type Result<T> = std::result::Result<T, LlmError>;
-
-/// How a matrix lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixFormat {
-    /// Elements of a type.
-    Plain(Dtype),
-    /// Bytes of blocks.
-    Blocks(BlockFormat),
-}
-
-/// Whether ops multiply by plain matrices of that type.
-fn is_multiplied(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
-}
-
-/// A matrix, or one of each expert, as it goes to the device: bytes of the file, or what was
-/// unpacked of several tensors.
-#[derive(Clone, Debug)]
-pub(crate) struct FileMatrix<'a> {
-    pub(crate) bytes: Cow<'a, [u8]>,
-    pub(crate) format: MatrixFormat,
-    /// Of what lies in memory.
-    pub(crate) dtype: Dtype,
-    /// Number of experts; 1 for a matrix.
-    pub(crate) experts: u64,
-    pub(crate) outputs: u64,
-    /// Elements of that type in a row.
-    pub(crate) row: u64,
-}
-
-impl FileMatrix<'_> {
-    /// The first rows, and the others.
-    pub(crate) fn parted(self, first: u64) -> [Self; 2] {
-        let at = (first * self.row * self.dtype.bytes()) as usize;
-        let at = at.min(self.bytes.len());
-        let (before, behind) = match self.bytes {
-            Cow::Borrowed(all) => {
-                let (before, behind) = all.split_at(at);
-                (Cow::Borrowed(before), Cow::Borrowed(behind))
-            }
-            Cow::Owned(mut all) => {
-                let behind = all.split_off(at);
-                (Cow::Owned(all), Cow::Owned(behind))
-            }
-        };
-        let part = |bytes, outputs| Self {
-            bytes,
-            outputs,
-            ..self
-        };
-        [
-            part(before, first),
-            part(behind, self.outputs.saturating_sub(first)),
-        ]
-    }
-}
-
-impl<'a> FileMatrix<'a> {
-    /// Groups of so many rows in turns: the first of each pair, and the second.
-    pub(crate) fn alternating(self, rows: u64) -> [FileMatrix<'a>; 2] {
-        let group = ((rows * self.row * self.dtype.bytes()) as usize).max(1);
-        let part = |first: usize| {
-            let groups = self.bytes.chunks(group).skip(first).step_by(2);
-            Self {
-                bytes: Cow::Owned(groups.flatten().copied().collect()),
-                outputs: self.outputs / 2,
-                ..self.clone()
-            }
-        };
-        [part(0), part(1)]
-    }
-}
 
 /// The tensors of a model's files.
 #[derive(Clone, Copy, Debug)]
@@ -102,16 +34,39 @@ impl<'a> ModelTensors<'a> {
     /// The name in the files.
     fn name(&self, name: &str) -> String {
         let there = self.config.checkpoint.as_ref();
-        let there = there.and_then(|it| it.name(name));
+        let there = there.and_then(|it| it.name(self.file, name));
         there.unwrap_or_else(|| name.to_owned())
+    }
+
+    /// What `of` gives of the experts that a checkpoint's tensor is of, if it is of experts; with
+    /// the matrix, and the end of the tensor's name.
+    fn with_experts<T>(
+        &self,
+        name: &str,
+        of: impl FnOnce(&ExpertTensors<'a, '_>, ExpertPart, &str) -> T,
+    ) -> Option<T> {
+        let checkpoint = self.config.checkpoint.as_ref()?;
+        let (layer, part, end) = checkpoint.spec.expert_part(name)?;
+        let experts = ExpertTensors {
+            file: self.file,
+            names: checkpoint.spec.experts?,
+            layer: &format!("{}layers.{layer}.", checkpoint.prefix),
+            count: self.config.experts?.count,
+        };
+        Some(of(&experts, part, end))
     }
 
     /// Whether the model has a tensor. A head that a checkpoint's configuration ties to the
     /// embedding is none of its own.
     pub(crate) fn has(&self, name: &str) -> bool {
         let checkpoint = self.config.checkpoint.as_ref();
-        match checkpoint {
-            Some(own) if name == "output.weight" => !own.is_tied,
+        let of_experts = self.with_experts(name, |experts, part, end| match end {
+            "bias" => experts.has_bias(part),
+            _ => experts.has(part),
+        });
+        match (of_experts, checkpoint) {
+            (Some(is_there), _) => is_there,
+            (None, Some(own)) if name == "output.weight" => !own.is_tied,
             _ => self.file.has_weight(&self.name(name)),
         }
     }
@@ -127,7 +82,13 @@ impl<'a> ModelTensors<'a> {
 
     /// The error of a tensor that the model does not have.
     pub(crate) fn missing(&self, name: &str) -> LlmError {
-        let (there, architecture) = (self.name(name), &self.config.architecture);
+        let of_experts = self.with_experts(name, |experts, part, _| experts.missing(part));
+        self.not_there(&of_experts.unwrap_or_else(|| self.name(name)))
+    }
+
+    /// The error of a tensor that the files do not have under that name.
+    fn not_there(&self, there: &str) -> LlmError {
+        let architecture = &self.config.architecture;
         match self.config.checkpoint {
             Some(_) => unsupported(
                 format!("the files do not have {there}, which {architecture} needs"),
@@ -173,15 +134,19 @@ impl<'a> ModelTensors<'a> {
     }
 
     /// Replaces the error of a tensor that is not there.
-    fn found<T>(&self, name: &str, read: fercuda_modelfile::Result<T>) -> Result<T> {
+    fn found<T>(&self, there: &str, read: fercuda_modelfile::Result<T>) -> Result<T> {
         read.map_err(|error| match error {
-            fercuda_modelfile::Error::NoTensor { .. } => self.missing(name),
+            fercuda_modelfile::Error::NoTensor { .. } => self.not_there(there),
             error => error.into(),
         })
     }
 
     fn tensor(&self, name: &str) -> Result<StoredTensor<'a>> {
-        self.found(name, self.file.tensor(&self.name(name)))
+        self.tensor_there(&self.name(name))
+    }
+
+    fn tensor_there(&self, there: &str) -> Result<StoredTensor<'a>> {
+        self.found(there, self.file.tensor(there))
     }
 
     /// Extent of the first dimension.
@@ -192,6 +157,13 @@ impl<'a> ModelTensors<'a> {
 
     /// A vector's elements.
     pub(crate) fn floats(&self, name: &str, length: u64) -> Result<Vec<f32>> {
+        let of_experts = self.with_experts(name, |experts, part, _| match experts.has_bias(part) {
+            true => experts.biases(part, length / experts.count),
+            false => Err(self.missing(name)),
+        });
+        if let Some(biases) = of_experts {
+            return biases;
+        }
         let tensor = self.tensor(name)?;
         if tensor.elements() != length {
             let what = format!(
@@ -212,7 +184,32 @@ impl<'a> ModelTensors<'a> {
         inputs: u64,
         outputs: Option<u64>,
     ) -> Result<FileMatrix<'a>> {
-        let there = self.name(name);
+        let of_experts = self.with_experts(name, |experts, part, _| {
+            let outputs = outputs.unwrap_or_default();
+            if !experts.has(part) {
+                return Err(self.missing(name));
+            }
+            if experts.separate(part, 0).is_none() {
+                return experts.matrices(part, inputs, outputs);
+            }
+            let names = (0..experts.count).filter_map(|it| experts.separate(part, it));
+            let all = names.map(|it| self.stored(&it, None, inputs, Some(outputs)));
+            experts.together(all.collect::<Result<_>>()?)
+        });
+        match of_experts {
+            Some(all) => all,
+            None => self.stored(&self.name(name), experts, inputs, outputs),
+        }
+    }
+
+    /// The same of the tensors that the files call `there`.
+    fn stored(
+        &self,
+        there: &str,
+        experts: Option<u64>,
+        inputs: u64,
+        outputs: Option<u64>,
+    ) -> Result<FileMatrix<'a>> {
         // Outputs of each.
         let check = |shape: &[u64]| {
             let own = match (experts, shape) {
@@ -230,7 +227,7 @@ impl<'a> ModelTensors<'a> {
         };
         let count = experts.unwrap_or(1);
         let plain = |dtype, bytes, outputs| FileMatrix {
-            bytes,
+            pieces: vec![bytes],
             format: MatrixFormat::Plain(dtype),
             dtype,
             experts: count,
@@ -238,7 +235,7 @@ impl<'a> ModelTensors<'a> {
             row: inputs,
         };
         let checkpoint = self.config.checkpoint.as_ref();
-        match self.tensor(name) {
+        match self.tensor_there(there) {
             Ok(tensor) => match tensor.kind {
                 TensorType::Scalar(dtype) if is_multiplied(dtype) => {
                     let own = check(&tensor.shape)?;
@@ -248,7 +245,7 @@ impl<'a> ModelTensors<'a> {
                     let own = check(&tensor.shape)?;
                     return Ok(FileMatrix {
                         row: tensor.bytes.len() as u64 / (own * count),
-                        bytes: Cow::Borrowed(tensor.bytes),
+                        pieces: vec![Cow::Borrowed(tensor.bytes)],
                         format: MatrixFormat::Blocks(format),
                         dtype: Dtype::U8,
                         experts: count,
@@ -267,7 +264,7 @@ impl<'a> ModelTensors<'a> {
             Err(_) => {}
         }
         // Checkpoints spread a quantised weight over several tensors.
-        let weight = self.found(name, self.file.read_weight(&there))?;
+        let weight = self.found(there, self.file.read_weight(there))?;
         let own = check(&weight.shape)?;
         let dtype = self.unpacked();
         let kind = TensorType::Scalar(dtype);
@@ -318,20 +315,60 @@ impl<'a> ModelTensors<'a> {
         let attention_layers = whole(config.attention_layers());
         let mixers =
             attention_layers * heads + (whole(config.layers) - attention_layers) * whole(recurrent);
-        let units = whole(config.layers) * 3 * whole(config.feed_forward);
+        let [units, of_experts] = self.unit_sizes(checkpoint.unpacked);
         let vocabulary = self.first_extent("token_embd.weight").unwrap_or_default();
         let matrices = if checkpoint.is_tied { 1 } else { 2 };
         let beside = whole(vocabulary) * whole(config.hidden) * matrices;
-        let first = self.matrix_type("blk.0.ffn_up.weight");
-        let size = first.unwrap_or(checkpoint.unpacked).bytes();
-        let all = (whole(config.hidden) * (mixers + units) + beside) * whole(size);
+        let size = self.matrices_type().unwrap_or(checkpoint.unpacked).bytes();
+        let all = (whole(config.hidden) * mixers + units + beside) * whole(size) + of_experts;
         u64::try_from(all).unwrap_or(u64::MAX)
+    }
+
+    /// Elements of the gated units of a checkpoint's layers that all tokens are multiplied by, and
+    /// bytes of those of experts.
+    fn unit_sizes(&self, unpacked: Dtype) -> [u128; 2] {
+        let config = self.config;
+        let whole = |number: u64| u128::from(number);
+        let each = |inner: u64| 3 * whole(inner) * whole(config.hidden);
+        let (mut units, mut of_experts) = (0, 0);
+        for layer in 0..config.layers {
+            let name = |part: &str| format!("blk.{layer}.{part}.weight");
+            let has_experts = config.experts.filter(|_| self.has(&name("ffn_gate_inp")));
+            let Some(ExpertConfig {
+                count,
+                feed_forward,
+                shared,
+                ..
+            }) = has_experts
+            else {
+                units += each(config.feed_forward);
+                continue;
+            };
+            units += whole(count) * whole(config.hidden);
+            if self.has(&name("ffn_gate_shexp")) {
+                units += each(shared);
+            }
+            let elements = whole(count) * each(feed_forward);
+            let part = name("ffn_down_exps");
+            let bytes = self.with_experts(&part, |experts, part, _| {
+                experts.bytes_of(part, elements, unpacked)
+            });
+            of_experts += bytes.unwrap_or_default();
+        }
+        [units, of_experts]
+    }
+
+    /// The type of a checkpoint's matrices, by those of the first layer.
+    fn matrices_type(&self) -> Option<Dtype> {
+        let parts = ["ffn_up", "attn_output", "ssm_out"];
+        let mut names = parts.iter().map(|it| format!("blk.0.{it}.weight"));
+        let found = names.find(|it| self.file.has_weight(&self.name(it)))?;
+        self.matrix_type(&found)
     }
 
     /// The type of a matrix that lies as it is in device memory.
     pub(crate) fn matrix_type(&self, name: &str) -> Option<Dtype> {
-        let tensor = self.file.tensor(&self.name(name)).ok()?;
-        match tensor.kind {
+        match self.file.tensor(&self.name(name)).ok()?.kind {
             TensorType::Scalar(dtype) if is_multiplied(dtype) => Some(dtype),
             _ => None,
         }
@@ -339,7 +376,7 @@ impl<'a> ModelTensors<'a> {
 
     /// Reads the tensors of a layer from the disk in advance, while others are uploaded.
     pub(crate) fn prefetch(&self, layer: u64) {
-        let begin = self.name(&format!("blk.{layer}.attn_q.weight"));
+        let begin = self.name(&format!("blk.{layer}.attn_norm.weight"));
         let Some((begin, _)) = begin
             .split_once(&format!(".{layer}."))
             .map(|(begin, rest)| (format!("{begin}.{layer}."), rest))

@@ -8,10 +8,11 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::{LlmError, unsupported};
+use crate::file_matrix::{FileMatrix, MatrixFormat};
 use crate::model::{BiasedProducts, ExpertWeighting, HeadNorms, RecurrenceRule};
 use crate::recorder::DeviceTensor;
 use crate::recurrence_config::RecurrenceConfig;
-use crate::tensors::{FileMatrix, MatrixFormat, ModelTensors};
+use crate::tensors::ModelTensors;
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -214,14 +215,15 @@ impl<'a> WeightLoader<'a> {
     /// that a driver, which copies what it gets to memory of its own, holds no more than that.
     fn rows(&self, parts: &[FileMatrix<'_>]) -> Result<DeviceTensor> {
         let all = parts.iter().map(|it| it.experts * it.outputs).sum();
-        let FileMatrix { dtype, row, .. } = parts[0];
+        let (dtype, row) = (parts[0].dtype, parts[0].row);
         let session = self.session;
         let layout = Layout::contiguous(dtype, &[all, row])?;
         let id = session.alloc(layout, Regime::Pool)?;
         let row_bytes = ((row * dtype.bytes()) as usize).max(1);
         let piece_bytes = (PIECE_BYTES / row_bytes).max(1) * row_bytes;
         let mut first = 0;
-        for bytes in parts.iter().flat_map(|it| it.bytes.chunks(piece_bytes)) {
+        let pieces = parts.iter().flat_map(|it| &it.pieces);
+        for bytes in pieces.flat_map(|it| it.chunks(piece_bytes)) {
             let end = first + (bytes.len() / row_bytes) as u64;
             let piece = session.view(id, |all| Ok(all.slice(0, first..end, 1)?))?;
             session.upload_bytes(piece, bytes)?;
@@ -321,7 +323,7 @@ impl<'a> WeightLoader<'a> {
                     ),
                     false => error,
                 })?
-                .parted(inner)
+                .alternating(inner)
             }
         };
         Ok(UnitWeights::Dense(Box::new([

@@ -52,7 +52,7 @@ pub(crate) fn hybrid(architecture: &'static str) -> TinySizes {
 }
 
 /// Sizes of each architecture, of models that have all that is special in it.
-fn architectures() -> Vec<(&'static str, TinySizes)> {
+pub(crate) fn architectures() -> Vec<(&'static str, TinySizes)> {
     let experts = Some([7, 3, 20]);
     let windows = |architecture, layers| TinySizes {
         layers,

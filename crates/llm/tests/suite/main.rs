@@ -5,9 +5,11 @@
 mod adapters;
 mod ahead;
 mod checkpoint;
+mod checkpoint_types;
 mod encoder;
 mod engine;
 mod grammar;
 mod lora_files;
 mod model;
 mod recurrent;
+mod tiny_checkpoint;

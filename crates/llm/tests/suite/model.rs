@@ -160,18 +160,18 @@ pub(crate) struct TinyTensor {
     pub(crate) shape: Vec<usize>,
     pub(crate) values: Vec<f32>,
     /// Its bytes, if they are blocks.
-    blocks: Option<(BlockFormat, Vec<u8>)>,
+    pub(crate) blocks: Option<(BlockFormat, Vec<u8>)>,
 }
 
-const BASE: f64 = 10_000.0;
+pub(crate) const BASE: f64 = 10_000.0;
 /// Base of layers with a window, of gemma3.
-const WINDOW_BASE: f64 = 500.0;
+pub(crate) const WINDOW_BASE: f64 = 500.0;
 pub(crate) const EPSILON: f64 = 1e-5;
 /// Of YaRN: its factor, and the context before.
-const YARN: (f64, f64) = (4.0, 100.0);
+pub(crate) const YARN: (f64, f64) = (4.0, 100.0);
 /// Context up to which frequencies have the short divisors of phi3.
-const SHORT_CONTEXT: u32 = 64;
-const PHI_MAGNITUDE: f64 = 1.25;
+pub(crate) const SHORT_CONTEXT: u32 = 64;
+pub(crate) const PHI_MAGNITUDE: f64 = 1.25;
 
 impl TinyModel {
     pub(crate) fn random(random: &mut fastrand::Rng, sizes: TinySizes) -> Self {
