@@ -29,9 +29,9 @@ pub(crate) struct ExpertTensors<'a, 'b> {
     pub(crate) count: u64,
 }
 
-/// Which of what a tensor of all experts has for each input is read.
+/// Outputs of a tensor of all experts that belong to one matrix.
 #[derive(Clone, Copy)]
-struct Lane {
+struct OutputRange {
     /// The first, the distance to the next, and how many there are.
     first: u64,
     step: u64,
@@ -121,7 +121,7 @@ impl<'a> ExpertTensors<'a, '_> {
     }
 
     /// Which outputs of the tensor of all experts are those of the matrix.
-    fn lane(&self, part: ExpertPart, outputs: u64) -> Lane {
+    fn lane(&self, part: ExpertPart, outputs: u64) -> OutputRange {
         let (first, step) = match (part, self.names.order) {
             (ExpertPart::Down, _) => (0, 1),
             (ExpertPart::Gate, ExpertOrder::ColumnsInTurns) => (0, 2),
@@ -129,7 +129,7 @@ impl<'a> ExpertTensors<'a, '_> {
             (ExpertPart::Gate, _) => (0, 1),
             (ExpertPart::Up, _) => (outputs, 1),
         };
-        Lane {
+        OutputRange {
             first,
             step,
             count: outputs,
@@ -282,7 +282,7 @@ fn apart(codes: &[u8]) -> [u8; CODES] {
 }
 
 /// Some columns of a matrix of so many rows, as rows.
-fn transposed(matrix: &[u8], rows: usize, lane: Lane, element: usize) -> Vec<u8> {
+fn transposed(matrix: &[u8], rows: usize, lane: OutputRange, element: usize) -> Vec<u8> {
     let (first, step, count) = (lane.first as usize, lane.step as usize, lane.count as usize);
     let from_row = matrix.len() / rows.max(1);
     let to_row = rows * element;
@@ -312,7 +312,7 @@ mod tests {
         let matrix: Vec<u8> = (0..33u8)
             .flat_map(|row| (0..6).flat_map(move |it| [row, it]))
             .collect();
-        let lane = Lane {
+        let lane = OutputRange {
             first: 1,
             step: 2,
             count: 3,

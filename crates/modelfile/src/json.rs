@@ -311,4 +311,24 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn words_that_are_no_numbers_become_texts() {
+        for (text, wanted) in [
+            (
+                r#"{"a": [0.0, Infinity], "b": NaN}"#,
+                r#"{"a": [0.0, "Infinity"], "b": "NaN"}"#,
+            ),
+            (r"[-Infinity,-1]", r#"["-Infinity",-1]"#),
+            (
+                r#"{"NaN\"": "\\", "x": NaN"#,
+                r#"{"NaN\"": "\\", "x": "NaN""#,
+            ),
+            (r#"["Infinity \" NaN"]"#, r#"["Infinity \" NaN"]"#),
+            ("Infinit", "Infinit"),
+            (r#""\"#, r#""\"#),
+        ] {
+            assert_eq!(with_texts_for_no_numbers(text), wanted);
+        }
+    }
 }

@@ -4,24 +4,24 @@
 //! with their end are those of single numbers of heads.
 
 /// Names of parts of a layer, or beside layers.
-type NameTable<const N: usize> = [(&'static str, &'static str); N];
+type PartNames<const N: usize> = [(&'static str, &'static str); N];
 
 /// Parts beside layers.
-pub(super) const OUTER: NameTable<3> = [
+pub(super) const OUTER: PartNames<3> = [
     ("token_embd", "embed_tokens"),
     ("output_norm", "norm"),
     ("output", "lm_head"),
 ];
 
 /// Parts beside the layers of Mamba-2.
-pub(super) const MAMBA_OUTER: NameTable<3> = [
+pub(super) const MAMBA_OUTER: PartNames<3> = [
     ("token_embd", "embeddings"),
     ("output_norm", "norm_f"),
     ("output", "lm_head"),
 ];
 
 /// Layers of Llama and of those that follow it, with experts or without.
-pub(super) const DECODER_LAYER: NameTable<12> = [
+pub(super) const DECODER_LAYER: PartNames<12> = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -37,7 +37,7 @@ pub(super) const DECODER_LAYER: NameTable<12> = [
 ];
 
 /// Layers of Mixtral, whose experts have a place of their own in published files.
-pub(super) const MIXTRAL_LAYER: NameTable<8> = [
+pub(super) const MIXTRAL_LAYER: PartNames<8> = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -49,7 +49,7 @@ pub(super) const MIXTRAL_LAYER: NameTable<8> = [
 ];
 
 /// Layers of Phi-3 and 4.
-pub(super) const PHI_LAYER: NameTable<6> = [
+pub(super) const PHI_LAYER: PartNames<6> = [
     ("attn_norm", "input_layernorm"),
     ("attn_qkv", "self_attn.qkv_proj"),
     ("attn_output", "self_attn.o_proj"),
@@ -59,7 +59,7 @@ pub(super) const PHI_LAYER: NameTable<6> = [
 ];
 
 /// Layers of Gemma 2 and 3.
-pub(super) const GEMMA_LAYER: NameTable<13> = [
+pub(super) const GEMMA_LAYER: PartNames<13> = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -76,7 +76,7 @@ pub(super) const GEMMA_LAYER: NameTable<13> = [
 ];
 
 /// Layers of gpt-oss.
-pub(super) const GPT_OSS_LAYER: NameTable<8> = [
+pub(super) const GPT_OSS_LAYER: PartNames<8> = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -88,7 +88,7 @@ pub(super) const GPT_OSS_LAYER: NameTable<8> = [
 ];
 
 /// Layers of the text model of Llama 4.
-pub(super) const LLAMA4_LAYER: NameTable<13> = [
+pub(super) const LLAMA4_LAYER: PartNames<13> = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -105,7 +105,7 @@ pub(super) const LLAMA4_LAYER: NameTable<13> = [
 ];
 
 /// Layers of Mamba-2.
-pub(super) const MAMBA_LAYER: NameTable<8> = [
+pub(super) const MAMBA_LAYER: PartNames<8> = [
     ("attn_norm", "norm"),
     ("ssm_in", "mixer.in_proj"),
     ("ssm_conv1d", "mixer.conv1d"),
@@ -117,7 +117,7 @@ pub(super) const MAMBA_LAYER: NameTable<8> = [
 ];
 
 /// Layers of Qwen3.5, with experts or without.
-pub(super) const QWEN35_LAYER: NameTable<25> = [
+pub(super) const QWEN35_LAYER: PartNames<25> = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),

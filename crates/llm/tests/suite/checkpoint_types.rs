@@ -129,6 +129,26 @@ fn experts_of_eight_bits_with_scales_of_blocks_are_unpacked() {
     run(&mut engine, &model, vec![request(&tokens, 3)]);
 }
 
+#[test]
+fn windows_that_a_key_switches_on_are_those_of_all_layers() {
+    let mut random = fercuda_trials::rng();
+    for (model_type, name) in [("qwen3_moe", "qwen3moe"), ("phi3", "phi3")] {
+        let own = TinySizes {
+            window: 12,
+            ..sizes_of(name)
+        };
+        let mut model = TinyModel::random(&mut random, own);
+        let tensors = tensors(&mut model, model_type, TinyExperts::Separate);
+        let mut config = described(&model, model_type);
+        config["sliding_window"] = json!(12);
+        config["use_sliding_window"] = json!(model_type == "qwen3_moe");
+        let folder = folder(&tensors, &config, 1);
+        let mut engine = load(folder.path(), &format!("{model_type} of windows")).unwrap();
+        let tokens = prompt(&mut random, 37);
+        run(&mut engine, &model, vec![request(&tokens, 3)]);
+    }
+}
+
 /// The weights that are planned for, in MiB.
 fn planned(error: LlmError) -> f64 {
     let LlmError::Memory { what, .. } = error else {
