@@ -8,15 +8,15 @@
 __device__ __forceinline__ void put_six_bits(Unit& to, const u32 (&words)[4], u32 pair) {
     const float scale = half_value((u16)words[0]), minimum = half_value((u16)(words[0] >> 16));
     const bool is_high = pair >= 2;
-    const u32 shift = pair % 2 * 16;
-    const u32 scales = (is_high ? (words[3] & 0x0f0f0f0fu) | (words[1] >> 2 & 0x30303030u)
-                                : words[1] & 0x3f3f3f3fu) >> shift;
-    const u32 minimums = (is_high ? (words[3] >> 4 & 0x0f0f0f0fu) | (words[2] >> 2 & 0x30303030u)
-                                  : words[2] & 0x3f3f3f3fu) >> shift;
-    to.scale[0] = scale * (float)(scales & 255);
-    to.scale[1] = scale * (float)(scales >> 8 & 255);
-    to.offset[0] = minimum * (float)(minimums & 255);
-    to.offset[1] = minimum * (float)(minimums >> 8 & 255);
+    const u32 low = is_high ? 0x0f0f0f0fu : 0x3f3f3f3fu, high = is_high ? 0x30303030u : 0;
+    const u32 scales = ((is_high ? words[3] : words[1]) & low) | (words[1] >> 2 & high);
+    const u32 minimums = ((is_high ? words[3] >> 4 : words[2]) & low) | (words[2] >> 2 & high);
+    // Those of the pair: two scales, two minimums.
+    const u32 both = __byte_perm(scales, minimums, pair % 2 == 0 ? 0x5410 : 0x7632);
+    to.scale[0] = scale * (float)(both & 255);
+    to.scale[1] = scale * (float)(both >> 8 & 255);
+    to.offset[0] = minimum * (float)(both >> 16 & 255);
+    to.offset[1] = minimum * (float)(both >> 24);
 }
 
 // Sixteen bytes whose low nibbles are of one group of 32 and the high ones of the next.

@@ -2,8 +2,8 @@
 // and results; sums are of f32.
 //
 // A block has the tokens' vectors in shared memory, by their norm where there is one: as floats for
-// weights of floats, else as codes of 8 bits with a scale, and sums of both halves, of every 32
-// elements. Its warps take ROWS rows of the weights in turns. Rows come through a ring of STAGES
+// weights of floats, else as codes of 8 bits with a scale of every 32 elements, and their sums by that
+// scale where a format needs them, in the order in which units of the weights are read. Its warps take ROWS rows of the weights in turns. Rows come through a ring of STAGES
 // parts of shared memory for each warp, which asynchronous copies keep full.
 //
 // Matrices are one after another in the result's columns. With IS_GATED there are two, of one shape:
@@ -33,6 +33,11 @@
 
 #ifdef FORMAT
 #define UNITS_OF_BLOCK (FORMAT::ELEMENTS / 32)
+#define HAS_SUMS (FORMAT::BIAS != 0 || FORMAT::OFFSET)
+// Whether both halves of a unit have one scale of the weights and one of the vector.
+#define IS_JOINED (!FORMAT::HALVES && FORMAT::first(0) / 32 == FORMAT::second(0) / 32)
+// Floats of a unit of a vector: the scale, and the sum by it, of each half that has its own.
+#define FACTORS ((1 + HAS_SUMS) * (IS_JOINED ? 1 : 2))
 #define LINE_STAGE (STAGE_UNITS / UNITS_OF_BLOCK * FORMAT::BYTES)
 #else
 #define UNITS_OF_BLOCK 1
@@ -201,9 +206,10 @@ struct OwnFours {
 // The tokens' vectors in shared memory.
 struct Vectors {
 #ifdef FORMAT
-    u8* codes;
-    float2* sums;
-    float* scales;
+    // Sixteen codes of each unit's first half, then those of the second halves.
+    uint4* codes;
+    // FACTORS of each unit.
+    float* factors;
 #else
     float4* fours;
 #endif
@@ -212,8 +218,7 @@ struct Vectors {
 // Puts four elements of a token where products read them.
 __device__ __forceinline__ void put_four(const Vectors& to, u32 token, u32 four, const float4& v) {
 #ifdef FORMAT
-    // Eight lanes have a unit.
-    const u32 unit = four / 8, part = four % 8;
+    // Eight lanes have a scale.
     float most = most_of(most_of(fabsf(v.x), fabsf(v.y)), most_of(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
     for (u32 distance = 4; distance > 0; distance /= 2) {
@@ -226,22 +231,31 @@ __device__ __forceinline__ void put_four(const Vectors& to, u32 token, u32 four,
     const float4 from = is_some ? v : make_float4(0, 0, 0, 0);
     const int codes[4] = {__float2int_rn(from.x * inverse), __float2int_rn(from.y * inverse),
                           __float2int_rn(from.z * inverse), __float2int_rn(from.w * inverse)};
-    float2 sums = make_float2(0, 0);
-    if (FORMAT::BIAS != 0 || FORMAT::OFFSET) {
-        int sum = codes[0] + codes[1] + codes[2] + codes[3];
+    int sum = 0;
+    if (HAS_SUMS) {
+        sum = codes[0] + codes[1] + codes[2] + codes[3];
         sum += __shfl_xor_sync(EACH_LANE, sum, 1);
         sum += __shfl_xor_sync(EACH_LANE, sum, 2);
-        sums = make_float2((float)sum, (float)__shfl_xor_sync(EACH_LANE, sum, 4));
+        if (IS_JOINED) sum += __shfl_xor_sync(EACH_LANE, sum, 4);
     }
     if (four >= FOURS) return;
     const u32 word = (u32)(codes[0] & 255) | (u32)(codes[1] & 255) << 8 |
                      (u32)(codes[2] & 255) << 16 | (u32)codes[3] << 24;
-    // First halves of all units, then the second ones.
-    const u32 place = token * DEPTH + part / 4 * (DEPTH / 2) + unit * 16 + part % 4 * 4;
-    *reinterpret_cast<u32*>(to.codes + place) = word;
-    if (part == 0) {
-        to.scales[token * UNITS + unit] = scale;
-        if (FORMAT::BIAS != 0 || FORMAT::OFFSET) to.sums[token * UNITS + unit] = sums;
+    // The half of a unit in which these elements are.
+    const u32 sixteen = four / 4, inside = sixteen % (2 * UNITS_OF_BLOCK);
+    u32 unit = 0, half = 0;
+#pragma unroll
+    for (u32 i = 0; i < UNITS_OF_BLOCK; i++) {
+        const bool is_second = FORMAT::second(i) / 16 == inside;
+        if (is_second || FORMAT::first(i) / 16 == inside) unit = i;
+        if (is_second) half = 1;
+    }
+    unit += token * UNITS + sixteen / (2 * UNITS_OF_BLOCK) * UNITS_OF_BLOCK;
+    reinterpret_cast<u32*>(to.codes + half * (TOKENS * UNITS) + unit)[four % 4] = word;
+    if (four % 4 == 0 && (!IS_JOINED || half == 0)) {
+        float* own = to.factors + unit * FACTORS + half * (1 + HAS_SUMS);
+        own[0] = scale;
+        if (HAS_SUMS) own[1] = scale * (float)sum;
     }
 #else
     // The first four elements of all units, then the other ones.
@@ -296,6 +310,23 @@ __device__ __forceinline__ void put_vectors(const Vectors& to, OwnFours& own, co
 }
 
 #ifdef FORMAT
+// Factors of a unit of a vector, in one read.
+__device__ __forceinline__ void load_factors(float (&to)[4], const float* from) {
+    if (FACTORS == 1) {
+        to[0] = *from;
+    } else if (FACTORS == 2) {
+        const float2 both = *reinterpret_cast<const float2*>(from);
+        to[0] = both.x;
+        to[1] = both.y;
+    } else {
+        const float4 all = *reinterpret_cast<const float4*>(from);
+        to[0] = all.x;
+        to[1] = all.y;
+        to[2] = all.z;
+        to[3] = all.w;
+    }
+}
+
 // Adds a unit of each column's row: that of the lane in a turn of a stage.
 __device__ __forceinline__ void add_unit(float (&sums)[COLUMNS][TOKENS],
                                          const u8* const (&lines)[COLUMNS], u32 chunk, u32 turn,
@@ -309,36 +340,34 @@ __device__ __forceinline__ void add_unit(float (&sums)[COLUMNS][TOKENS],
     Unit w[COLUMNS];
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) FORMAT::load(w[c], lines[c] + block * FORMAT::BYTES, inside);
-    const u32 base = (chunk * (STAGE_UNITS / UNITS_OF_BLOCK) + block) * UNITS_OF_BLOCK;
-    const u32 firsts[2] = {FORMAT::first(inside), FORMAT::second(inside)};
+    const u32 unit = (chunk * (STAGE_UNITS / UNITS_OF_BLOCK) + block) * UNITS_OF_BLOCK + inside;
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        const u32 run = base + firsts[half] / 32, is_second = firsts[half] / 16 % 2;
+    for (u32 m = 0; m < TOKENS; m++) {
+        const u32 at = m * UNITS + unit;
+        const uint4 first = x.codes[at], second = x.codes[TOKENS * UNITS + at];
+        const u32 words[8] = {first.x,  first.y,  first.z,  first.w,
+                              second.x, second.y, second.z, second.w};
+        float factors[4];
+        load_factors(factors, x.factors + at * FACTORS);
 #pragma unroll
-        for (u32 m = 0; m < TOKENS; m++) {
-            const u8* from = x.codes + m * DEPTH + is_second * (DEPTH / 2) + run * 16;
-            const uint4 four = *reinterpret_cast<const uint4*>(from);
-            const u32 words[4] = {four.x, four.y, four.z, four.w};
-            const float scale = x.scales[m * UNITS + run];
-            float sum = 0;
-            if (FORMAT::BIAS != 0 || FORMAT::OFFSET) {
-                const float* both = reinterpret_cast<const float*>(x.sums + m * UNITS + run);
-                sum = both[is_second];
+        for (u32 c = 0; c < COLUMNS; c++) {
+            int dots[2] = {0, 0};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                dots[i / 4] = __dp4a((int)w[c].codes[i], (int)words[i], dots[i / 4]);
             }
-            const u32 part = FORMAT::HALVES ? half : 0;
+            if (IS_JOINED) dots[0] += dots[1];
 #pragma unroll
-            for (u32 c = 0; c < COLUMNS; c++) {
-                int dot = 0;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    dot = __dp4a((int)w[c].codes[half * 4 + i], (int)words[i], dot);
+            for (int half = 0; half < (IS_JOINED ? 1 : 2); half++) {
+                const float* own = factors + half * (1 + HAS_SUMS);
+                const int part = FORMAT::HALVES ? half : 0;
+                // Whole numbers below 2^24, so the first factor is exact.
+                float value = own[0] * (float)dots[half];
+                if (FORMAT::BIAS != 0) value = fmaf(-(float)FORMAT::BIAS, own[HAS_SUMS], value);
+                sums[c][m] = fmaf(w[c].scale[part], value, sums[c][m]);
+                if (FORMAT::OFFSET) {
+                    sums[c][m] = fmaf(-w[c].offset[part], own[HAS_SUMS], sums[c][m]);
                 }
-                // Whole numbers below 2^24, so this is exact.
-                float value = (float)dot;
-                if (FORMAT::BIAS != 0) value = fmaf(-(float)FORMAT::BIAS, sum, value);
-                value *= w[c].scale[part];
-                if (FORMAT::OFFSET) value = fmaf(-w[c].offset[part], sum, value);
-                sums[c][m] = fmaf(scale, value, sums[c][m]);
             }
         }
     }
@@ -391,9 +420,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u8* rest = reinterpret_cast<u8*>(memory) + WARPS * (STAGES * STAGE_ROOM);
     Vectors vectors;
 #ifdef FORMAT
-    vectors.codes = rest;
-    vectors.sums = reinterpret_cast<float2*>(rest + TOKENS * DEPTH);
-    vectors.scales = reinterpret_cast<float*>(rest + TOKENS * (DEPTH + UNITS * 8));
+    vectors.codes = reinterpret_cast<uint4*>(rest);
+    vectors.factors = reinterpret_cast<float*>(rest + TOKENS * DEPTH);
 #else
     vectors.fours = reinterpret_cast<float4*>(rest);
 #endif

@@ -266,7 +266,8 @@ impl TokenGeometry {
                 let of_unit = 16 / product.weights[0].dtype().bytes();
                 tokens * units.units * of_unit * 4
             }
-            TokenWeights::Blocks(_) => tokens * (depth + 12 * units.units),
+            // Up to four factors of a unit.
+            TokenWeights::Blocks(_) => tokens * (depth + 16 * units.units),
         };
         let whole_turns = |turns: u64| turns.next_multiple_of(whole(group)).max(whole(group));
         let mut own = Self {
