@@ -13,6 +13,7 @@ pub mod algebra;
 pub mod attention;
 pub mod block;
 pub mod boxes;
+pub mod choice;
 pub mod convolution;
 pub mod copy;
 pub mod ctc;

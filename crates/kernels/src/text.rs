@@ -117,13 +117,14 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 40] = [
+const SOURCES: [&str; 41] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
     include_str!("../cuda/block_product.cu"),
     include_str!("../cuda/block_rows.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/causal_convolution.cu"),
+    include_str!("../cuda/choice.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),
     include_str!("../cuda/draw.cu"),

@@ -309,6 +309,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.recurrence"),
     ),
     native(
+        "cuda.choice",
+        "by the threads of a block; fixed by the length of a row",
+        "f64 for sums of weights, f32 for weights",
+        true,
+        |row| has_native(row, "cuda.choice"),
+        |request| check_native(request, "cuda.choice"),
+    ),
+    native(
         "cuda.segment",
         "rows in order, or by the threads of a block; none for gradients of tables",
         "f32 for floats, f64 for f64",

@@ -2262,6 +2262,20 @@ def multinomial_different(
     """i64: different places along the last dimension by their finite weights, without replacement;
     a weight below 0 or NaN is 0, and -1 where no weight above 0 is left."""
 
+def choose_by_weight(
+    x: _Array,
+    settings: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """the place of one element of each row of x[rows, n], by weights e^((x - most) / temperature),
+    and the largest element. A row of settings[rows, 6], i32, has the bits of an f32 temperature, 0
+    for the largest element; top_k, the number of largest elements that are kept, 0 for all; the
+    bits of f32 top_p, the part of the weight of these that the kept ones have at least, and min_p,
+    the least weight; and the low and the high half of the bits of an f64 from 0 to 1, which
+    chooses: as much of the kept weight is before the element, in the order of the row. Of equal
+    elements of which top_k and top_p keep some the first are kept, or all where more than 2048 are
+    near. NaN: the first largest of the others, and NaN. Results: place, most."""
+
 def matmul(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
     """matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16
     bits in 32."""

@@ -11,6 +11,7 @@ mod arithmetic;
 mod attention;
 mod blocks;
 mod bounds;
+mod choices;
 mod classes;
 mod comparisons;
 mod dense;
@@ -53,7 +54,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 41] = [
+pub(crate) const PARTS: [&[OpRow]; 42] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -74,6 +75,7 @@ pub(crate) const PARTS: [&[OpRow]; 41] = [
     segments::ROWS,
     random::ROWS,
     draws::ROWS,
+    choices::ROWS,
     products::ROWS,
     token_products::ROWS,
     attention::ROWS,

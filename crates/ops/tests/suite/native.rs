@@ -57,6 +57,9 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Quantisation {
         return native_small::operands_of(random, op, dtype);
     }
+    if row.name == "choose_by_weight" {
+        return native_segment::choices(random, op, dtype);
+    }
     if row.name.starts_with("multinomial") {
         return native_segment::weights(random, op, dtype);
     }

@@ -92,6 +92,43 @@ pub(crate) fn weights(
     (op, vec![Operand::random(random, dtype, &own, true)])
 }
 
+/// Rows, and settings by which one element of each is chosen.
+pub(crate) fn choices(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let rows = random.u64(..4);
+    let lengths = [1, 2, 33, 500, 1500, 5000];
+    let len = lengths[random.usize(..lengths.len())];
+    let mut x = Operand::random(random, dtype, &[rows, len], true);
+    let wide = [0.1, 1.0, 8.0][random.usize(..3)];
+    for bits in &mut x.bits {
+        // Many near the largest one, or few.
+        *bits = dtype.encode(dtype.value(*bits) * wide);
+        if random.usize(..900) == 0 {
+            *bits = dtype.encode(f64::NEG_INFINITY);
+        }
+        if random.usize(..9000) == 0 {
+            *bits = dtype.encode(f64::NAN);
+        }
+    }
+    let layout = crate::bench::layout(random, Dtype::I32, &[rows, 6], true);
+    let float = |value: f32| u64::from(value.to_bits());
+    let mut bits = Vec::new();
+    for _ in 0..rows {
+        let temperature = [0.0, -1.0, 0.3, 1.0, 2.5][random.usize(..5)];
+        let top_k = [0, 0, 1, 5, 40, 900, 4000, u64::from(u32::MAX)][random.usize(..8)];
+        let top_p = [1.0, 1.0, 0.0, 0.5, 0.95, 0.9999][random.usize(..6)];
+        let min_p = [0.0, 0.0, 0.03, 0.5, 1.0][random.usize(..5)];
+        let place = [0.0, 1.0, random.f64(), random.f64(), random.f64()][random.usize(..5)];
+        let place = place.to_bits();
+        bits.extend([float(temperature), top_k, float(top_p), float(min_p)]);
+        bits.extend([place & 0xffff_ffff, place >> 32]);
+    }
+    (op, vec![x, Operand::of(random, layout, bits)])
+}
+
 /// A matrix in compressed rows, and what it is multiplied by.
 pub(crate) fn sparse(
     random: &mut fastrand::Rng,
