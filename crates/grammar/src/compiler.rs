@@ -6,8 +6,8 @@ use fercuda_tokenizer::Tokenizer;
 use llguidance::api::ParserLimits;
 use llguidance::{Matcher, ParserFactory};
 
-use crate::error::{GrammarError, first_lines};
-use crate::source::{GrammarSource, refused};
+use crate::error::{GrammarError, first_lines, refused};
+use crate::source::GrammarSource;
 use crate::token_grammar::{NO_TOKEN, TokenGrammar};
 use crate::vocabulary::vocabulary;
 

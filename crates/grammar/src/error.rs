@@ -44,3 +44,11 @@ pub(crate) fn first_lines(message: &str) -> String {
         None => text.to_owned(),
     }
 }
+
+/// An error of a grammar's text.
+pub(crate) fn refused(what: impl Into<String>, advice: &'static str) -> GrammarError {
+    GrammarError::Source {
+        what: what.into(),
+        advice,
+    }
+}

@@ -3,7 +3,9 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use crate::error::GrammarError;
+use crate::error::{GrammarError, refused};
+use crate::gbnf::{is_gbnf, lark_of};
+use crate::lark_text::lark_text;
 
 /// Most bytes of a schema or of the texts of a choice.
 pub const MOST_SOURCE: usize = 128 << 10;
@@ -16,6 +18,8 @@ pub const MOST_CHOICES: usize = 4096;
 const MOST_BRACKETS: usize = 64;
 /// Largest `multipleOf`, without its decimal point: each number below it is a state.
 const MOST_MULTIPLE: f64 = 10_000.0;
+/// Largest whole number up to which all are f64s.
+const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 /// Blanks between the tokens of JSON, where a schema names no others: a blank, or a line's end
 /// with the indentation of the next line. Blanks without end would be a text of their own.
 const JSON_BLANKS: &str = r"[ ]?|\n[ ]{0,32}";
@@ -31,19 +35,12 @@ pub enum GrammarSource {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text that a grammar in the notation of Lark describes, from `start` on.
+    /// A text that a grammar in the notation of Lark describes, from `start` on, or one in GBNF,
+    /// llama.cpp's notation, from `root` on.
     Lark(String),
     /// A grammar in that notation that a program made, of what [`lark_schema`] and [`lark_text`]
     /// give and of rules of its own.
     Generated(String),
-}
-
-/// An error of a grammar's text.
-pub(crate) fn refused(what: impl Into<String>, advice: &'static str) -> GrammarError {
-    GrammarError::Source {
-        what: what.into(),
-        advice,
-    }
 }
 
 impl GrammarSource {
@@ -140,12 +137,8 @@ impl GrammarSource {
                 "a rule such as start: \"yes\" | \"no\"",
             )),
             GrammarSource::Lark(text) => {
-                if text.contains("::=") && !text.contains("start:") {
-                    let what = "the grammar is in GBNF or another EBNF";
-                    return Err(refused(
-                        what,
-                        "the notation of Lark: start: \"yes\" | \"no\"",
-                    ));
+                if is_gbnf(text) {
+                    return Ok(TopLevelGrammar::from_lark(lark_of(text)?));
                 }
                 check_embedded(text)?;
                 Ok(TopLevelGrammar::from_lark(text.clone()))
@@ -244,6 +237,40 @@ fn least_common(a: u128, b: u128) -> Option<u128> {
     (a / larger.max(1)).checked_mul(b)
 }
 
+/// Refuses whole numbers that a text has to be, if the parser would write another: it has numbers
+/// as f64.
+fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
+    match schema {
+        Value::Array(items) => items.iter().try_for_each(check_numbers),
+        Value::Object(members) => members.iter().try_for_each(|(name, value)| {
+            if matches!(name.as_str(), "const" | "enum") {
+                check_exact(value)?;
+            }
+            check_numbers(value)
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// As [`check_numbers`], of a value and its parts.
+fn check_exact(value: &Value) -> Result<(), GrammarError> {
+    match value {
+        Value::Array(items) => items.iter().try_for_each(check_exact),
+        Value::Object(members) => members.values().try_for_each(check_exact),
+        Value::Number(number) => {
+            let text = number.to_string();
+            let is_whole = text.bytes().all(|it| it.is_ascii_digit() || it == b'-');
+            let is_exact = number.as_f64().is_some_and(|it| it.abs() <= MOST_EXACT);
+            if is_whole && !is_exact {
+                let what = format!("a value of the JSON schema is {text}, beyond 2^53");
+                return Err(refused(what, "the number as a text, or a smaller one"));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks the schemas within a grammar in Lark's notation.
 fn check_embedded(text: &str) -> Result<(), GrammarError> {
     if !text.contains("%json") {
@@ -278,6 +305,7 @@ fn checked_schema(schema: Value) -> Result<Value, GrammarError> {
     let mut multiples = Multiples::default();
     multiples.add_schema(&schema)?;
     multiples.check()?;
+    check_numbers(&schema)?;
     let mut schema = match schema {
         Value::Object(members) => members,
         Value::Bool(true) => serde_json::Map::new(),
@@ -303,19 +331,6 @@ fn checked_schema(schema: Value) -> Result<Value, GrammarError> {
 /// [`GrammarError::Source`] of what is no schema.
 pub fn lark_schema(schema: Value) -> Result<String, GrammarError> {
     Ok(format!("%json {}", checked_schema(schema)?))
-}
-
-/// A text as Lark's grammars quote it.
-pub fn lark_text(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for it in text.chars() {
-        match it {
-            '"' | '\\' => quoted.extend(['\\', it]),
-            '\u{0}'..='\u{1f}' | '\u{7f}' => quoted.push_str(&format!("\\u{:04x}", u32::from(it))),
-            it => quoted.push(it),
-        }
-    }
-    quoted + "\""
 }
 
 /// Most brackets within each other, wherever they stand.

@@ -47,10 +47,15 @@ fn what_has_no_meaning_is_refused_with_its_place() {
         (regex(""), "empty"),
         (GrammarSource::Choice(Vec::new()), "a choice of 0 texts"),
         (GrammarSource::Choice(vec![String::new()]), "an empty text"),
+        (schema("{\"const\": 9007199254740993}"), "beyond 2^53"),
+        (
+            schema("{\"anyOf\": [{\"enum\": [{\"a\": -9223372036854775807}]}]}"),
+            "-9223372036854775807",
+        ),
         (lark(""), "empty"),
         (lark("start: \"a\n"), "1(10): lexer error"),
         (lark("start: foo\n"), "unknown name: \"foo\""),
-        (lark("root ::= \"a\""), "GBNF"),
+        (lark("root ::= a"), "GBNF has no rule a"),
         (
             lark("start: %json {\"multipleOf\" : 123456}"),
             "multipleOf 123456",
