@@ -74,6 +74,11 @@ impl BlockPool {
         self.free.len() + self.idle.len()
     }
 
+    /// Number of those that keep a prefix.
+    pub(crate) fn kept(&self) -> usize {
+        self.idle.len()
+    }
+
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock

@@ -2,16 +2,9 @@
 
 use fercuda_grammar::{AllowedTokens, GrammarError};
 
+use crate::chosen::ChosenToken;
 use crate::request::{FinishReason, RunningRequest};
 use crate::sampler::{log_sum, most_likely};
-
-/// A token of a row of logits.
-pub(crate) struct ChosenToken {
-    pub(crate) token: u32,
-    /// By the model alone.
-    pub(crate) log_probability: Option<f32>,
-    pub(crate) top: Vec<(u32, f32)>,
-}
 
 /// Chooses a token, of those that the request's grammar allows, and goes on in the grammar by it.
 ///
@@ -50,4 +43,16 @@ pub(crate) fn choose(
         log_probability: own,
         top,
     })
+}
+
+/// The most likely token, with its logit.
+pub(crate) fn largest_of((token, logit): (u32, f32)) -> Result<ChosenToken, FinishReason> {
+    match logit.is_nan() || logit == f32::NEG_INFINITY {
+        true => Err(FinishReason::Failed),
+        false => Ok(ChosenToken {
+            token,
+            log_probability: None,
+            top: Vec::new(),
+        }),
+    }
 }

@@ -7,13 +7,14 @@ use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::adapter_targets::AdaptedPlace;
-use crate::adapters::{AdapterPool, StepAdapters, check_adapter};
+use crate::adapters::{AdapterPool, StepAdapters};
 use crate::config::{ExpertConfig, ModelConfig};
 use crate::error::LlmError;
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::recurrent::RecurrentMemory;
-use crate::request::AdapterId;
-use crate::step_inputs::{ADAPTER, RUN_NUMBERS, StepInputs, StepKey, StepLimits};
+use crate::step_inputs::{
+    ADAPTER, InputParts, RUN_NUMBERS, SETTINGS, StepInputs, StepKey, StepLimits, TokenSource,
+};
 use crate::step_ops::{ExpertMemory, NormedInput, StepRecorder, WIDE, of_format};
 use crate::tensors::{MatrixFormat, ModelTensors};
 use crate::weights::{
@@ -57,8 +58,10 @@ pub(crate) struct ModelDecoder {
     chosen: DeviceTensor,
     chosen_normed: DeviceTensor,
     logits: DeviceTensor,
-    /// The most likely token of each row.
+    /// The chosen token of each row.
     best: DeviceTensor,
+    /// Those of some rows of the step before.
+    chosen_before: DeviceTensor,
     /// Its logit.
     best_values: DeviceTensor,
     /// Adapters, where there may be some.
@@ -95,7 +98,7 @@ pub(crate) fn memory_bytes(
         + whole(ExpertMemory::floats_each(config));
     let mut step = 4
         * (whole(limits.tokens) * widths
-            + whole(limits.requests)
+            + whole(limits.rows)
                 * (whole(config.hidden) + whole(vocabulary) + whole(config.heads))
             + whole(StepInputs::len(limits)));
     let mut narrow = tensors.narrow_types();
@@ -105,7 +108,7 @@ pub(crate) fn memory_bytes(
             narrow.push(WIDE);
         }
     }
-    let factors = whole(limits.tokens.max(limits.requests)) * whole(widest_vector(config));
+    let factors = whole(limits.tokens.max(limits.rows)) * whole(widest_vector(config));
     step += narrow
         .iter()
         .map(|it| whole(it.bytes()) * factors)
@@ -165,7 +168,7 @@ fn narrow_memory(
     limits: &StepLimits,
     session: &Session,
 ) -> Result<HashMap<Dtype, DeviceTensor>> {
-    let of_tokens = limits.tokens.max(limits.requests) * widest_vector(config);
+    let of_tokens = limits.tokens.max(limits.rows) * widest_vector(config);
     let memory = |dtype| -> Result<(Dtype, DeviceTensor)> {
         Ok((dtype, DeviceTensor::reserve(session, dtype, &[of_tokens])?))
     };
@@ -247,10 +250,11 @@ impl ModelDecoder {
             },
             no_bias: zeros(session, Dtype::F32, &[config.hidden])?,
             arrived: zeros(session, Dtype::U32, &[(limits.requests * heads).max(1)])?,
-            chosen: floats(&[limits.requests, config.hidden])?,
-            chosen_normed: floats(&[limits.requests, config.hidden])?,
+            chosen: floats(&[limits.rows, config.hidden])?,
+            chosen_normed: floats(&[limits.rows, config.hidden])?,
             logits,
             best,
+            chosen_before: DeviceTensor::reserve(session, Dtype::I64, &[limits.requests])?,
             best_values,
             adapters: None,
             config,
@@ -259,24 +263,16 @@ impl ModelDecoder {
         })
     }
 
-    /// Reserves memory for adapters, as many as the limits say.
-    pub(crate) fn reserve_adapters(
-        &mut self,
-        session: &Session,
-        tensors: &ModelTensors<'_>,
-    ) -> Result<()> {
-        self.adapters = AdapterPool::reserve(session, tensors, &self.limits)?;
-        Ok(())
-    }
-
-    /// Refuses an adapter that is not loaded.
-    pub(crate) fn check_adapter(&self, adapter: Option<AdapterId>) -> Result<()> {
-        check_adapter(self.adapters.as_ref(), adapter)
-    }
-
     /// Number of tokens that there are.
     pub(crate) fn vocabulary(&self) -> u64 {
         self.weights.vocabulary
+    }
+
+    /// Bytes of a block of the cache, in all layers.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        let parts = self.cache.iter().flatten().flatten();
+        let all: u64 = parts.map(|it| it.layout().bytes()).sum();
+        all / self.limits.blocks.max(1)
     }
 
     /// Layout of the argument block.
@@ -292,7 +288,13 @@ impl ModelDecoder {
             let first = self.limits.part_of_tokens(number);
             self.arguments.part(first..first + tokens)
         };
-        let [rows, runs, table, _] = self.limits.parts();
+        let InputParts {
+            rows,
+            settings,
+            runs,
+            table,
+            ..
+        } = self.limits.parts();
         let step = StepArguments {
             key,
             position: argument(1)?,
@@ -328,11 +330,7 @@ impl ModelDecoder {
             },
         };
         let x = self.x.first(tokens)?;
-        let known = match key.continues {
-            true => self.best.first(tokens)?,
-            false => argument(0)?,
-        };
-        ops.choose_rows(&weights.embedding, &known, &x)?;
+        self.embed(&mut ops, key, &argument(0)?, &x)?;
         if config.spec.is_scaled {
             let op = OpDescriptor::new("scale")?.number("by", (config.hidden as f64).sqrt())?;
             ops.add(op, &[&x], &[&x])?;
@@ -355,14 +353,52 @@ impl ModelDecoder {
             let op = OpDescriptor::new("soft_limit")?.number("limit", config.limits[1])?;
             ops.add(op, &[&logits], &[&logits])?;
         }
-        let op = OpDescriptor::new("argmax")?.axes(&[1])?;
         let best = self.best.first(key.rows)?;
+        if key.is_sampled {
+            let count = key.rows * SETTINGS;
+            let settings = self.arguments.part(settings..settings + count)?;
+            let settings = settings.reshape(&[key.rows, SETTINGS])?;
+            let values = self.best_values.first(key.rows)?;
+            let op = OpDescriptor::new("choose_by_weight")?;
+            ops.add(op, &[&logits, &settings], &[&best, &values])?;
+            return Ok(ops.ops);
+        }
+        let op = OpDescriptor::new("argmax")?.axes(&[1])?;
         ops.add(op, &[&logits], &[&best])?;
         let column = |it: &DeviceTensor| it.first(key.rows)?.reshape(&[key.rows, 1]);
         let op = OpDescriptor::new("gather")?.axes(&[1])?;
         let values = column(&self.best_values)?;
         ops.add(op, &[&logits, &column(&best)?], &[&values])?;
         Ok(ops.ops)
+    }
+
+    /// Vectors of the tokens of a step: those that are known, and those that the step before has
+    /// chosen.
+    fn embed(
+        &self,
+        ops: &mut StepRecorder<'_>,
+        key: StepKey,
+        known: &DeviceTensor,
+        x: &DeviceTensor,
+    ) -> Result<()> {
+        let table = &self.weights.embedding;
+        let chosen = match key.source {
+            TokenSource::Host => return ops.choose_rows(table, known, x),
+            TokenSource::Before => self.best.first(key.singles)?,
+            TokenSource::BeforeByRow => {
+                let chosen = self.chosen_before.first(key.singles)?;
+                let op = OpDescriptor::new("index_select")?.axes(&[0])?;
+                let rows = known.part(0..key.singles)?;
+                ops.add(op, &[&self.best, &rows], &[&chosen])?;
+                chosen
+            }
+        };
+        ops.choose_rows(table, &chosen, &x.part(0..key.singles)?)?;
+        if key.runs == 0 {
+            return Ok(());
+        }
+        let part = key.singles..key.tokens();
+        ops.choose_rows(table, &known.part(part.clone())?, &x.part(part)?)
     }
 
     /// Adds to x what its tokens get from those before them.

@@ -13,45 +13,28 @@ use fercuda_runtime::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
+use crate::adapters::{AdapterPool, check_adapter};
 use crate::blocks::{BlockPool, PrefixNode};
-use crate::choice::{ChosenToken, choose};
+use crate::choice::{choose, largest_of};
+use crate::chosen::{ChosenToken, RowChoice};
 use crate::config::ModelConfig;
 use crate::decoder::ModelDecoder;
+use crate::drafts::{Drafter, NgramDrafter};
 use crate::error::{LlmError, refused};
-use crate::exchange::{PendingChoices, StepExchange};
-use crate::memory_plan::{check_memory, limits};
+use crate::exchange::StepExchange;
+use crate::memory_plan::{cache_positions, check_memory, limits_of};
 use crate::recorder::{DeviceTensor, Planner, RecordedOps};
 use crate::request::{
     EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, RunningRequest,
 };
 use crate::sampler::TokenSampler;
 use crate::states::{StatePool, state_pool};
-use crate::step_inputs::{PLACES, StepInputs, StepKey, StepLimits, TokenRun, padded};
+use crate::step_inputs::{StepInputs, StepKey, StepLimits};
+use crate::step_parts::{QueuedStep, RequestRows, StepPart};
 use crate::tensors::ModelTensors;
 use crate::weights::DecoderWeights;
 
 type Result<T> = std::result::Result<T, LlmError>;
-
-/// Tokens of one request in a step.
-struct StepPart {
-    /// Number of the request among those that run.
-    request: usize,
-    count: usize,
-    /// Whether it is the only one that its request has left.
-    is_single: bool,
-}
-
-/// A step that is queued.
-#[derive(Debug)]
-struct QueuedStep {
-    key: StepKey,
-    /// Its requests, and how many tokens of each it computes.
-    parts: Vec<(RequestId, usize)>,
-    /// Requests of its rows of logits.
-    rows: Vec<RequestId>,
-    /// The most likely tokens, where these are what is chosen of all rows.
-    choices: Option<PendingChoices>,
-}
 
 /// A model that is loaded, with its requests.
 #[derive(Debug)]
@@ -59,12 +42,12 @@ pub struct Engine {
     /// A step behind the one whose tokens were taken last: it goes on by what that one chose, and
     /// was queued before the host knew.
     ahead: Option<QueuedStep>,
-    can_be_ahead: bool,
+    pub(crate) can_be_ahead: bool,
     pub(crate) session: Session,
     config: ModelConfig,
     pub(crate) limits: StepLimits,
     /// Most requests that run at once.
-    requests: usize,
+    pub(crate) requests: usize,
     pub(crate) context: u64,
     pub(crate) decoder: ModelDecoder,
     pub(crate) planner: Planner,
@@ -81,10 +64,13 @@ pub struct Engine {
     pub(crate) pool: BlockPool,
     /// Slots of states, where layers have some.
     pub(crate) states: Option<StatePool>,
-    running: Vec<RunningRequest>,
-    waiting: VecDeque<RunningRequest>,
+    pub(crate) running: Vec<RunningRequest>,
+    pub(crate) waiting: VecDeque<RunningRequest>,
     next: u64,
     computed: u64,
+    pub(crate) drafter: Option<Box<dyn Drafter>>,
+    /// Tokens that were guessed, and how many of them the model has chosen too.
+    guesses: (u64, u64),
 }
 
 impl Engine {
@@ -119,12 +105,19 @@ impl Engine {
             .device()
             .is_software()
             .map_err(fercuda_runtime::Error::from)?;
-        let (limits, context) = limits(&model, config, is_software)?;
+        let (mut limits, mut context) = limits_of(&model, config, is_software)?;
         if !config.cached.is_float() || config.cached == Dtype::F64 {
             let what = format!("a cache of {}", config.cached);
             return Err(refused(what, "f32, f16, bf16, f8e4m3 or f8e5m2"));
         }
         let tensors = ModelTensors::of(file, &model);
+        if let Some(positions) = cache_positions(runtime, &tensors, config, &limits)? {
+            let with = EngineConfig {
+                cache_tokens: Some(positions),
+                ..config.clone()
+            };
+            (limits, context) = limits_of(&model, &with, is_software)?;
+        }
         let vocabulary = tensors.first_extent("token_embd.weight")?;
         let all = check_memory(runtime, &tensors, &limits, config.cached)?;
         let name = match (config.session.as_str(), model.name.as_str()) {
@@ -138,23 +131,23 @@ impl Engine {
         let arguments = session.alloc(ModelDecoder::argument_layout(&limits)?, Regime::Pool)?;
         let bound = DeviceTensor::of(session.bind(arguments)?);
         let logits_all = session.alloc(
-            Layout::contiguous(Dtype::F32, &[limits.requests, vocabulary])?,
+            Layout::contiguous(Dtype::F32, &[limits.rows, vocabulary])?,
             Regime::Pool,
         )?;
         let logits = DeviceTensor::of(session.bind(logits_all)?);
         let best = session.alloc(
-            Layout::contiguous(Dtype::I64, &[limits.requests])?,
+            Layout::contiguous(Dtype::I64, &[limits.rows])?,
             Regime::Pool,
         )?;
         let values = session.alloc(
-            Layout::contiguous(Dtype::F32, &[limits.requests])?,
+            Layout::contiguous(Dtype::F32, &[limits.rows])?,
             Regime::Pool,
         )?;
         let chosen = DeviceTensor::of(session.bind(best)?);
         let of_chosen = DeviceTensor::of(session.bind(values)?);
         let memory = (config.cached, bound, [logits, chosen, of_chosen]);
         let mut decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
-        decoder.reserve_adapters(&session, &tensors)?;
+        decoder.adapters = AdapterPool::reserve(&session, &tensors, &limits)?;
         let device = OpDevice::new(&runtime.context())?;
         let has_graphs = match config.graphs {
             Some(has_graphs) => has_graphs,
@@ -189,6 +182,11 @@ impl Engine {
             waiting: VecDeque::new(),
             next: 0,
             computed: 0,
+            drafter: match limits.drafts {
+                0 => None,
+                _ => Some(Box::new(NgramDrafter::new())),
+            },
+            guesses: (0, 0),
             limits,
             requests: config.requests.min(limits.requests) as usize,
         })
@@ -221,9 +219,34 @@ impl Engine {
         (self.running.len(), self.waiting.len(), free, all)
     }
 
+    /// Blocks of the cache that no request uses and that keep a prefix, and bytes of a block in all
+    /// layers.
+    pub fn kept_blocks(&self) -> (usize, u64) {
+        (self.pool.kept(), self.decoder.block_bytes())
+    }
+
     /// Number of tokens that steps have computed, of all requests.
     pub fn computed_tokens(&self) -> u64 {
         self.computed
+    }
+
+    /// Tokens that were guessed of requests, and how many of them the model has chosen too.
+    pub fn guessed_tokens(&self) -> (u64, u64) {
+        self.guesses
+    }
+
+    /// Has the next tokens of requests guessed by that, in place of [`NgramDrafter`].
+    ///
+    /// # Errors
+    /// [`LlmError::Request`] of an engine that was opened without room for guesses
+    /// ([`EngineConfig::draft_tokens`]).
+    pub fn guess_by(&mut self, drafter: Box<dyn Drafter>) -> Result<()> {
+        if self.limits.drafts == 0 {
+            let what = "guesses of tokens of an engine without room for them";
+            return Err(refused(what, "an engine that is opened with draft_tokens"));
+        }
+        self.drafter = Some(drafter);
+        Ok(())
     }
 
     /// Queues a request.
@@ -232,7 +255,7 @@ impl Engine {
     /// [`LlmError::Request`] of one that can never run.
     pub fn add(&mut self, request: GenerationRequest) -> Result<RequestId> {
         self.check_tokens(&request.tokens)?;
-        self.decoder.check_adapter(request.adapter)?;
+        check_adapter(self.decoder.adapters.as_ref(), request.adapter)?;
         let id = RequestId(self.next);
         self.next += 1;
         self.waiting.push_back(RunningRequest {
@@ -251,6 +274,8 @@ impl Engine {
             adapter: request.adapter,
             row: 0,
             states: None,
+            drafts: Vec::new(),
+            draft_limit: self.limits.drafts as usize,
         });
         Ok(id)
     }
@@ -322,11 +347,12 @@ impl Engine {
             Some(queued) => queued,
             None => {
                 self.admit();
+                self.guess()?;
                 let parts = self.schedule();
                 if parts.is_empty() {
                     return Ok(Vec::new());
                 }
-                self.queue_step(&parts, false)?
+                self.queue_step(parts)?
             }
         };
         let mut computed = 0;
@@ -338,137 +364,118 @@ impl Engine {
             }
         }
         if let Some(parts) = self.parts_ahead(&queued) {
-            self.ahead = Some(self.queue_step(&parts, true)?);
+            self.ahead = Some(self.queue_step(parts)?);
         }
-        let chosen = self.chosen(&queued.rows, queued.key, queued.choices)?;
+        let guesses = queued.rows.iter().map(|it| it.drafts.len() as u64);
+        computed += guesses.sum::<u64>();
+        let events = self.take_choices(queued)?;
         self.computed += computed;
-        Ok(self.report(chosen))
+        Ok(events)
     }
 
-    fn place_of(&self, id: RequestId) -> Option<usize> {
+    pub(crate) fn place_of(&self, id: RequestId) -> Option<usize> {
         self.running.iter().position(|it| it.id == id)
     }
 
     /// Fills the argument block, and queues its step, and the copy of what it chooses.
-    fn queue_step(&mut self, parts: &[StepPart], continues: bool) -> Result<QueuedStep> {
-        let (key, rows) = self.fill_arguments(parts, continues);
+    fn queue_step(&mut self, parts: Vec<StepPart>) -> Result<QueuedStep> {
+        let known = |it: &StepPart| (self.running[it.request].id, it.count);
+        let known = parts.iter().map(known).collect();
+        let is_on_host = self.choice_of(&parts) == RowChoice::OnHost;
+        let (key, rows) = self.fill_arguments(parts);
         self.queue(key)?;
-        // The largest of each row is known on the device.
-        let is_largest = |at: &usize| self.running[*at].takes_largest();
-        let choices = match !rows.is_empty() && rows.iter().all(is_largest) {
+        let choices = match !rows.is_empty() && !is_on_host {
             true => Some(self.exchange.copy_choices(self.session.stream())?),
             false => None,
         };
-        let id = |at: usize| self.running[at].id;
         Ok(QueuedStep {
             key,
-            parts: parts.iter().map(|it| (id(it.request), it.count)).collect(),
-            rows: rows.into_iter().map(id).collect(),
+            parts: known,
+            rows,
             choices,
         })
     }
 
-    /// The parts of a step that goes on by what that one chooses, whatever this is: there is one if
-    /// all requests that run are in that step, each with a row and the most likely token, none ends
-    /// by its length, and none waits that could run.
-    fn parts_ahead(&mut self, queued: &QueuedStep) -> Option<Vec<StepPart>> {
-        let is_alone = self.waiting.is_empty() || self.running.len() == self.requests;
-        if queued.choices.is_none()
-            || !self.can_be_ahead
-            || queued.key.runs > 0
-            || queued.rows.len() != self.running.len()
-            || !is_alone
-        {
-            return None;
+    /// Takes what is chosen of each row of a step, of the requests that are still there.
+    fn take_choices(&mut self, step: QueuedStep) -> Result<Vec<GenerationEvent>> {
+        let mut events = Vec::new();
+        let count = step.rows.iter().map(RequestRows::count).sum();
+        if count == 0 {
+            return Ok(events);
         }
-        let rows = queued.rows.iter().map(|id| self.place_of(*id));
-        let rows = rows.collect::<Option<Vec<usize>>>()?;
-        let places = PLACES as usize;
-        let goes_on = |at: &usize| {
-            let request = &self.running[*at];
-            let known = request.tokens.len() + 1;
-            // A state that is kept in vain would be instead of one that is of use.
-            let is_kept = self.states.is_some() && known.is_multiple_of(places);
-            known - request.prompt < request.max_tokens
-                && known as u64 <= self.context
-                && request.computed + 1 == known
-                && !is_kept
-        };
-        let lacks = |at: &usize| {
-            let request = &self.running[*at];
-            request.blocks.len() * places <= request.computed
-        };
-        let lacking: Vec<usize> = rows.iter().copied().filter(lacks).collect();
-        if !rows.iter().all(goes_on) || lacking.len() > self.pool.free() {
-            return None;
-        }
-        // Without room for such a step, the others are as good.
-        let key = StepKey {
-            continues: true,
-            ..queued.key
-        };
-        if self.prepare(key).is_err() {
-            self.can_be_ahead = false;
-            return None;
-        }
-        for at in lacking {
-            let block = self.pool.take()?;
-            self.running[at].blocks.push(block);
-        }
-        let part = |request| StepPart {
-            request,
-            count: 1,
-            is_single: true,
-        };
-        Some(rows.into_iter().map(part).collect())
-    }
-
-    /// What is chosen of each row of a step, or why none is, of the requests that are still there.
-    fn chosen(
-        &mut self,
-        rows: &[RequestId],
-        key: StepKey,
-        choices: Option<PendingChoices>,
-    ) -> Result<Vec<(usize, std::result::Result<ChosenToken, FinishReason>)>> {
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let places: Vec<Option<usize>> = rows.iter().map(|id| self.place_of(*id)).collect();
-        if let Some(pending) = choices {
-            let best = self.exchange.choices(pending, rows.len())?;
-            let chosen = places.into_iter().zip(best);
-            let chosen = chosen.filter_map(|(at, (token, value))| {
-                let is_possible = !value.is_nan() && value != f32::NEG_INFINITY;
-                let chosen = ChosenToken {
-                    token,
-                    log_probability: None,
-                    top: Vec::new(),
+        if let Some(pending) = step.choices {
+            let mut best = self.exchange.choices(pending, count)?.into_iter();
+            for rows in step.rows {
+                let mut own = best.by_ref().take(rows.count());
+                let of_row = |_: &mut RunningRequest| {
+                    own.next().map_or(Err(FinishReason::Failed), largest_of)
                 };
-                Some((
-                    at?,
-                    is_possible.then_some(chosen).ok_or(FinishReason::Failed),
-                ))
-            });
-            return Ok(chosen.collect());
+                self.take_rows(&rows, of_row, &mut events);
+                own.for_each(drop);
+            }
+            return Ok(events);
         }
-        let of_rows = self.logits_of(key.rows)?;
+        let of_rows = self.logits_of(step.key.rows)?;
         // While the device computes.
-        let allowed = places.iter().map(|at| {
-            let grammar = self.running[(*at)?].grammar.as_mut();
+        let allowed = step.rows.iter().map(|rows| {
+            let at = self.place_of(rows.request)?;
+            let grammar = self.running[at].grammar.as_mut();
             grammar.map(TokenGrammar::allowed)
         });
         let allowed: Vec<_> = allowed.collect();
         let mut logits: Vec<f32> = self.session.download(of_rows)?;
         let vocabulary = self.decoder.vocabulary() as usize;
-        let rows = places
-            .iter()
-            .zip(logits.chunks_mut(vocabulary))
-            .zip(allowed);
-        let chosen = rows.filter_map(|((at, logits), allowed)| {
-            let at = (*at)?;
-            Some((at, choose(&mut self.running[at], logits, allowed)))
-        });
-        Ok(chosen.collect())
+        let mut all = logits.chunks_mut(vocabulary);
+        for (rows, first) in step.rows.into_iter().zip(allowed) {
+            let (mut own, mut first) = (all.by_ref().take(rows.count()), Some(first));
+            let of_row = |request: &mut RunningRequest| {
+                let allowed = first.take().unwrap_or_else(|| {
+                    let grammar = request.grammar.as_mut();
+                    grammar.map(TokenGrammar::allowed)
+                });
+                let logits = own.next().ok_or(FinishReason::Failed)?;
+                choose(request, logits, allowed)
+            };
+            self.take_rows(&rows, of_row, &mut events);
+            own.for_each(drop);
+        }
+        Ok(events)
+    }
+
+    /// Takes a request's tokens by its rows, while they are those that were guessed.
+    fn take_rows(
+        &mut self,
+        rows: &RequestRows,
+        mut of_row: impl FnMut(&mut RunningRequest) -> std::result::Result<ChosenToken, FinishReason>,
+        events: &mut Vec<GenerationEvent>,
+    ) {
+        let Some(at) = self.place_of(rows.request) else {
+            return;
+        };
+        let request = &mut self.running[at];
+        let mut right = 0;
+        loop {
+            let chosen = of_row(request);
+            let event = request.take(chosen, self.context);
+            let is_guessed = rows.drafts.get(right) == Some(&event.token);
+            let has_ended = event.finished.is_some();
+            events.push(event);
+            right += usize::from(is_guessed);
+            if has_ended || !is_guessed {
+                break;
+            }
+        }
+        self.guesses.0 += rows.drafts.len() as u64;
+        self.guesses.1 += right as u64;
+        match events.last().is_some_and(|it| it.finished.is_some()) {
+            true => {
+                self.cancel(rows.request);
+            }
+            false => {
+                let states = self.states.as_mut();
+                self.running[at].take_drafts((rows.drafts.len(), right), &mut self.pool, states);
+            }
+        }
     }
 
     /// Has all that runs computed again, and forgets what is kept: a step has failed, and earlier
@@ -480,6 +487,7 @@ impl Engine {
         self.states = state_pool(&self.limits);
         for request in &mut self.running {
             request.blocks.clear();
+            request.drafts.clear();
             (request.computed, request.prefix) = (0, (request.beginning(), 0));
             request.begin_again(self.states.as_mut());
         }
@@ -515,152 +523,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Lets waiting requests run, while there are rows and a block for each.
-    fn admit(&mut self) {
-        while self.running.len() < self.requests && self.pool.free() > 0 {
-            let Some(mut request) = self.waiting.pop_front() else {
-                return;
-            };
-            let is_free = |row: &usize| self.running.iter().all(|it| it.row != *row);
-            // There are as many rows as requests may run.
-            request.row = (0..).find(is_free).unwrap_or_default();
-            if !request.find_prefix(&mut self.pool, self.states.as_mut()) {
-                self.waiting.push_front(request);
-                return;
-            }
-            if request.tokens.len() == request.prompt {
-                request.reused = request.computed;
-            }
-            self.running.push(request);
-        }
-    }
-
-    /// Chooses how many tokens of each request are computed, and takes blocks for them: first of
-    /// those that generate, then of prompts, in the order in which they came.
-    fn schedule(&mut self) -> Vec<StepPart> {
-        let left = self.limits.tokens as usize;
-        let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
-        let of_singles = self.running.iter().filter(|it| pending(it) == 1).count();
-        let padding = padded(of_singles) as usize - of_singles;
-        let mut left = left.saturating_sub(padding);
-        let mut order: Vec<RequestId> = Vec::new();
-        for generates in [true, false] {
-            let those = self
-                .running
-                .iter()
-                .filter(|it| (pending(it) == 1) == generates);
-            let mut those: Vec<RequestId> = those.map(|it| it.id).collect();
-            those.sort_unstable();
-            order.extend(those);
-        }
-        let mut counts: Vec<(RequestId, usize)> = Vec::new();
-        for id in order {
-            let Some(at) = self.running.iter().position(|it| it.id == id) else {
-                continue;
-            };
-            let pending = self.running[at].tokens.len() - self.running[at].computed;
-            let count = self.running[at].part_of(pending.min(left));
-            if count == 0 {
-                break;
-            }
-            if self.take_blocks(id, count, &mut counts) {
-                counts.push((id, count));
-                left -= count;
-            }
-        }
-        let place = |id: RequestId| self.running.iter().position(|it| it.id == id);
-        let parts = counts.into_iter().filter_map(|(id, count)| {
-            let request = place(id)?;
-            Some(StepPart {
-                request,
-                count,
-                is_single: pending(&self.running[request]) == 1,
-            })
-        });
-        parts.collect()
-    }
-
-    /// Takes blocks for so many more tokens of a request. Where none is free, the request that came
-    /// last gives its own back, and is computed again later.
-    fn take_blocks(
-        &mut self,
-        id: RequestId,
-        count: usize,
-        counts: &mut Vec<(RequestId, usize)>,
-    ) -> bool {
-        loop {
-            let Some(at) = self.running.iter().position(|it| it.id == id) else {
-                return false;
-            };
-            let request = &mut self.running[at];
-            let wanted = (request.computed + count).div_ceil(PLACES as usize);
-            while request.blocks.len() < wanted {
-                let Some(block) = self.pool.take() else {
-                    break;
-                };
-                request.blocks.push(block);
-            }
-            if request.blocks.len() >= wanted {
-                return true;
-            }
-            let last = self.running.iter().map(|it| it.id).max().unwrap_or(id);
-            counts.retain(|(other, _)| *other != last);
-            if let Some(at) = self.running.iter().position(|it| it.id == last) {
-                let mut evicted = self.running.remove(at);
-                evicted.give_back(&mut self.pool, self.states.as_mut());
-                self.waiting.push_front(evicted);
-            }
-        }
-    }
-
-    /// Fills the argument block; returns the step that it is for, and the requests whose logits are
-    /// computed. A step that continues has of each request the token that is being chosen.
-    fn fill_arguments(&mut self, parts: &[StepPart], continues: bool) -> (StepKey, Vec<usize>) {
-        let of_singles = parts.iter().filter(|it| it.is_single).count();
-        let singles = padded(of_singles);
-        let of_runs: usize = parts.iter().map(|it| it.count).sum::<usize>() - of_singles;
-        let block = &mut self.inputs;
-        block.clear();
-        let (mut at, mut rows, mut runs) = (0, Vec::new(), Vec::new());
-        // Those that generate come first.
-        for (number, part) in parts.iter().enumerate() {
-            if number == of_singles {
-                // Rows of padding are of no run.
-                runs.extend((at..singles as usize).map(|first| TokenRun {
-                    first,
-                    ..TokenRun::default()
-                }));
-                at = singles as usize;
-            }
-            let request = &mut self.running[part.request];
-            let known = request.tokens.len() + usize::from(continues);
-            let states = self.states.as_mut();
-            runs.extend(states.and_then(|it| request.run((at, part.count), known, it)));
-            block.set_blocks(request.row, &request.blocks);
-            for position in request.computed..request.computed + part.count {
-                // A step that continues reads it on the device.
-                let token = request.tokens.get(position).copied().unwrap_or_default();
-                block.set_token(at, token, position, request.row);
-                block.set_place(at, position, &request.blocks);
-                block.set_adapter(at, request.adapter.map(|it| it.0));
-                at += 1;
-            }
-            if request.computed + part.count == known {
-                block.set_row(rows.len(), at as i32 - 1);
-                rows.push(part.request);
-            }
-        }
-        let key = StepKey {
-            singles,
-            runs: padded(of_runs).min(self.limits.tokens - singles),
-            rows: (rows.len().max(1) as u64).next_power_of_two(),
-            continues,
-            has_adapters: self.inputs.has_adapters,
-        };
-        self.inputs.set_runs(&runs, key);
-        (key, rows)
     }
 
     /// Queues a step with its arguments.
@@ -731,62 +593,6 @@ impl Engine {
         let view = self.session.view(self.logits_all, first)?;
         self.logits.insert(rows, view);
         Ok(view)
-    }
-
-    /// Takes the chosen tokens of requests, and ends those that are complete.
-    fn report(
-        &mut self,
-        chosen: Vec<(usize, std::result::Result<ChosenToken, FinishReason>)>,
-    ) -> Vec<GenerationEvent> {
-        let mut events = Vec::new();
-        for (at, chosen) in chosen {
-            let request = &mut self.running[at];
-            let chosen = match chosen {
-                Ok(chosen) => chosen,
-                Err(reason) => {
-                    events.push(GenerationEvent {
-                        request: request.id,
-                        log_probability: None,
-                        token: 0,
-                        top: Vec::new(),
-                        reused_tokens: request.reused,
-                        finished: Some(reason),
-                    });
-                    continue;
-                }
-            };
-            let ChosenToken {
-                token,
-                log_probability,
-                top,
-            } = chosen;
-            request.tokens.push(token);
-            let generated = request.tokens.len() - request.prompt;
-            let finished = if request.end_tokens.contains(&token) {
-                Some(FinishReason::End)
-            } else if request.grammar.as_ref().is_some_and(|it| it.has_ended()) {
-                Some(FinishReason::GrammarEnd)
-            } else if generated >= request.max_tokens || self.context < request.tokens.len() as u64
-            {
-                Some(FinishReason::Length)
-            } else {
-                None
-            };
-            events.push(GenerationEvent {
-                request: request.id,
-                log_probability,
-                token,
-                top,
-                reused_tokens: request.reused,
-                finished,
-            });
-        }
-        for event in &events {
-            if event.finished.is_some() {
-                self.cancel(event.request);
-            }
-        }
-        events
     }
 }
 

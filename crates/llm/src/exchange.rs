@@ -73,7 +73,7 @@ impl StepExchange {
         let most = inputs.limits.requests as usize + 8;
         let slots = (STAGING_BYTES / slot_bytes.max(1)).clamp(4, most);
         let staging = Staging::new(&context, slot_bytes, slots).map_err(of_device)?;
-        let rows = inputs.limits.requests as usize;
+        let rows = inputs.limits.rows as usize;
         // Of a step whose choices are waited for, and of the one behind it.
         let spare = (0..2).map(|_| choice_memory(&context, rows));
         Ok(Self {

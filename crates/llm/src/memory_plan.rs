@@ -17,6 +17,15 @@ type Result<T> = std::result::Result<T, LlmError>;
 const DEFAULT_CONTEXT: u64 = 8192;
 /// Tokens of a step from which blocks of weights become 16-bit floats before they are multiplied.
 const WIDE_FROM: u64 = 64;
+/// Tokens of prompts in a step in which others generate: those wait for them.
+const BESIDE: u64 = 256;
+/// Most guesses of a request in a step.
+const MOST_DRAFTS: u64 = 63;
+/// Rows of logits for guesses of all requests, about: that of many requests would be large, and
+/// many at once are faster without.
+const DRAFT_ROWS: u64 = 56;
+/// Positions of a cache that is not given by its positions: their numbers have 31 bits.
+const MOST_POSITIONS: u64 = 1 << 30;
 /// Most adapters of an engine, and their largest rank.
 const MOST_ADAPTERS: u64 = 1024;
 const MOST_ADAPTER_RANK: u64 = 1024;
@@ -24,7 +33,7 @@ const MOST_ADAPTER_RANK: u64 = 1024;
 const KERNELS: u64 = 8 << 20;
 
 /// The limits of an engine, after the model and the configuration.
-pub(crate) fn limits(
+pub(crate) fn limits_of(
     model: &ModelConfig,
     config: &EngineConfig,
     is_software: bool,
@@ -60,17 +69,28 @@ pub(crate) fn limits(
         return Err(refused(what, format!("1 to {MOST_ADAPTER_RANK}")));
     }
     let requests = config.requests.min(1 << 16).next_power_of_two();
-    // One for each request, and those that are kept.
+    let drafts = config.draft_tokens.min(MOST_DRAFTS);
+    let rows = requests + (requests * drafts).min(drafts.max(DRAFT_ROWS));
+    // One for each request, another behind its guesses, and those that are kept.
     let kept = config.kept_states.unwrap_or(requests).min(1 << 20);
     let slots = match &model.recurrence {
+        Some(_) if drafts > 0 => 2 * requests + kept,
         Some(_) => requests + kept,
         None => 0,
     };
     let tokens = batch_tokens.min(1 << 20).next_power_of_two();
     let limits = StepLimits {
         // Prompts go on beside as many requests as there may be.
-        tokens: tokens.max(2 * requests),
+        tokens: tokens
+            .max(2 * requests)
+            .max((1 + drafts).next_power_of_two()),
         requests,
+        rows: rows.next_power_of_two(),
+        drafts,
+        beside: match is_software {
+            true => u64::MAX,
+            false => BESIDE,
+        },
         blocks_each: context.div_ceil(PLACES).min(blocks),
         blocks,
         places: PLACES,
@@ -85,6 +105,92 @@ pub(crate) fn limits(
         adapter_rank: config.adapter_rank.next_multiple_of(8),
     };
     Ok((limits, context.min(limits.blocks_each * PLACES)))
+}
+
+/// Bytes of the cache for each position.
+fn position_bytes(model: &ModelConfig, cached: Dtype) -> u64 {
+    let whole = |number: u64| u128::from(number);
+    let each = whole(model.shared_heads) * whole(model.key_length + model.value_length);
+    let of_layers = whole(model.attention_layers() * cached.bytes());
+    u64::try_from(each.saturating_mul(of_layers)).unwrap_or(u64::MAX)
+}
+
+/// Positions of the cache where its bytes are given, or the part of the device's memory that it is
+/// taken up to; `None` where neither is.
+///
+/// # Errors
+/// [`LlmError::Request`] of a size without meaning, and [`LlmError::Memory`] if there is no room
+/// for a block.
+pub(crate) fn cache_positions(
+    runtime: &Runtime,
+    tensors: &ModelTensors<'_>,
+    config: &EngineConfig,
+    limits: &StepLimits,
+) -> Result<Option<u64>> {
+    let model = tensors.config();
+    let given = [
+        config.cache_tokens.is_some(),
+        config.cache_bytes.is_some(),
+        config.memory_percent.is_some(),
+    ];
+    if given.iter().filter(|it| **it).count() > 1 {
+        return Err(refused(
+            "several sizes of one cache",
+            "its positions, its bytes, or a part of the device's memory",
+        ));
+    }
+    let each = position_bytes(model, config.cached);
+    let bytes = match (config.cache_bytes, config.memory_percent) {
+        (Some(bytes), _) => bytes,
+        (None, Some(percent)) => {
+            if !(1..=100).contains(&percent) {
+                let what = format!("{percent} % of the device's memory");
+                return Err(refused(what, "1 to 100"));
+            }
+            let memory = runtime.memory()?;
+            let [_, states, step] = memory_bytes(tensors, limits, config.cached)?;
+            let others = memory.total_bytes.saturating_sub(memory.free_bytes);
+            let beside = [tensors.bytes(), states, step, KERNELS, others];
+            let beside = beside
+                .iter()
+                .fold(0, |sum: u64, it| sum.saturating_add(*it));
+            let upper = (u128::from(memory.total_bytes) * u128::from(percent) / 100) as u64;
+            let left = upper.saturating_sub(beside);
+            if left < each.saturating_mul(PLACES) {
+                return Err(LlmError::Memory {
+                    what: format!(
+                        "{percent} % of the device's memory are {}, and without a cache {} are \
+                         needed: weights {}, states {}, steps {}, others {}",
+                        mebibytes(upper),
+                        mebibytes(beside),
+                        mebibytes(tensors.bytes()),
+                        mebibytes(states),
+                        mebibytes(step.saturating_add(KERNELS)),
+                        mebibytes(others)
+                    ),
+                    advice: "a larger part, or a smaller model".to_owned(),
+                    needed_bytes: beside,
+                    free_bytes: memory.free_bytes,
+                });
+            }
+            left
+        }
+        (None, None) => return Ok(None),
+    };
+    if each == 0 {
+        // No layer has keys.
+        return Ok(None);
+    }
+    let positions = (bytes / each / PLACES * PLACES).min(MOST_POSITIONS);
+    if positions == 0 {
+        let least = mebibytes(each.saturating_mul(PLACES));
+        let what = format!("a cache of {}", mebibytes(bytes));
+        return Err(refused(
+            what,
+            format!("{least} at least, {PLACES} positions"),
+        ));
+    }
+    Ok(Some(positions))
 }
 
 fn mebibytes(bytes: u64) -> String {

@@ -8,6 +8,7 @@ use fercuda_grammar::TokenGrammar;
 use fercuda_tensor::Dtype;
 
 use crate::blocks::{BlockNumber, BlockPool, PrefixNode};
+use crate::chosen::{ChosenToken, RowChoice};
 use crate::sampler::{SamplerConfig, TokenSampler};
 use crate::states::{SlotNumber, StatePool};
 use crate::step_inputs::{PLACES, TokenRun};
@@ -26,9 +27,17 @@ pub struct EngineConfig {
     pub context: Option<u64>,
     /// Positions of the cache, for all requests together; `None` for one request's context.
     pub cache_tokens: Option<u64>,
+    /// Bytes of the cache, in place of positions.
+    pub cache_bytes: Option<u64>,
+    /// Percent of the device's memory up to which the cache is taken, beside what is there already,
+    /// the weights and the memory of steps; in place of positions.
+    pub memory_percent: Option<u32>,
     /// States that are kept of prefixes, of models whose layers have some; `None` for as many as
     /// requests.
     pub kept_states: Option<u64>,
+    /// Most tokens of a request that are guessed and computed in one step, so that several are
+    /// chosen in it where guesses are right; 0 for none.
+    pub draft_tokens: u64,
     /// Type of keys and values in the cache.
     pub cached: Dtype,
     /// Whether steps are replayed as graphs; `None` for the device's default.
@@ -53,7 +62,10 @@ impl Default for EngineConfig {
             requests: 8,
             context: None,
             cache_tokens: None,
+            cache_bytes: None,
+            memory_percent: None,
             kept_states: None,
+            draft_tokens: 0,
             cached: Dtype::F16,
             graphs: None,
             wide_products: None,
@@ -156,6 +168,10 @@ pub(crate) struct RunningRequest {
     pub(crate) row: usize,
     /// Its states, while it runs.
     pub(crate) states: Option<RequestStates>,
+    /// Guesses of its next tokens, of the next step.
+    pub(crate) drafts: Vec<u32>,
+    /// Most tokens that are guessed, by how many guesses were right before.
+    pub(crate) draft_limit: usize,
 }
 
 /// Slots of the states of a request.
@@ -170,6 +186,8 @@ pub(crate) struct RequestStates {
     answered: Option<PrefixNode>,
     /// A slot in which its step keeps the state, and behind how many tokens of it.
     keeps: Option<(usize, SlotNumber)>,
+    /// A slot for the state behind guesses.
+    guessed: Option<SlotNumber>,
 }
 
 impl RunningRequest {
@@ -178,9 +196,14 @@ impl RunningRequest {
         PrefixNode::beginning(self.adapter.map(|it| it.0))
     }
 
-    /// Whether its next token is the most likely one, and nothing else of the logits is needed.
-    pub(crate) fn takes_largest(&self) -> bool {
-        self.top.is_none() && self.grammar.is_none() && self.sampler.takes_largest()
+    /// How its tokens are chosen.
+    pub(crate) fn choice(&self) -> RowChoice {
+        let is_plain = self.top.is_none() && self.grammar.is_none() && self.sampler.is_plain();
+        match is_plain {
+            true if self.sampler.takes_largest() => RowChoice::Largest,
+            true => RowChoice::Sampled,
+            false => RowChoice::OnHost,
+        }
     }
 
     /// Takes kept blocks that the tokens begin with. At least one token is left to be computed,
@@ -225,6 +248,7 @@ impl RunningRequest {
                 shared: nodes.len() * places,
                 answered: None,
                 keeps: None,
+                guessed: None,
             });
         }
         self.computed = used * places;
@@ -239,6 +263,7 @@ impl RunningRequest {
             return;
         };
         states.give_back(own.own);
+        own.guessed.into_iter().for_each(|it| states.give_back(it));
         own.from.into_iter().for_each(|it| states.release(it));
         own.keeps
             .into_iter()
@@ -254,6 +279,7 @@ impl RunningRequest {
             shared: 0,
             answered: None,
             keeps: None,
+            guessed: None,
         });
     }
 
@@ -267,20 +293,140 @@ impl RunningRequest {
         }
     }
 
+    /// Tokens that are known and not computed.
+    pub(crate) fn pending(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether it has one token in the next step.
+    pub(crate) fn is_single(&self) -> bool {
+        self.pending() == 1 && self.drafts.is_empty()
+    }
+
+    /// Whether what is left of its known tokens is of its answer, where so many may be guessed.
+    pub(crate) fn goes_on(&self, most: usize) -> bool {
+        self.tokens.len() > self.prompt && self.pending() <= 1 + most
+    }
+
+    /// Tokens of which guesses are of use: at most so many, while it generates, within its length
+    /// and the context, and before the end of a block behind which its states are kept.
+    pub(crate) fn room_for_drafts(&self, most: usize, context: u64) -> usize {
+        if !self.goes_on(most) {
+            return 0;
+        }
+        let (known, places) = (self.tokens.len(), PLACES as usize);
+        // One is chosen behind the last guess.
+        let left = self.max_tokens.saturating_sub(known - self.prompt + 1);
+        let left = left.min((context as usize).saturating_sub(known));
+        let of_block = match self.states {
+            Some(_) => {
+                let boundary = (self.computed / places + 1) * places;
+                boundary.saturating_sub(known + 1)
+            }
+            None => usize::MAX,
+        };
+        self.draft_limit.min(most).min(left).min(of_block)
+    }
+
+    /// Whether guesses that are wrong can be taken back: it has a slot for the state behind them,
+    /// where layers have states.
+    pub(crate) fn can_go_back(&mut self, states: Option<&mut StatePool>) -> bool {
+        let Some((own, states)) = self.states.as_mut().zip(states) else {
+            return true;
+        };
+        own.guessed = own.guessed.or_else(|| states.take());
+        own.guessed.is_some()
+    }
+
+    /// Takes a token, and says whether it is the last one.
+    pub(crate) fn take(
+        &mut self,
+        chosen: Result<ChosenToken, FinishReason>,
+        context: u64,
+    ) -> GenerationEvent {
+        let (chosen, failed) = match chosen {
+            Ok(chosen) => (chosen, None),
+            Err(reason) => (ChosenToken::default(), Some(reason)),
+        };
+        if failed.is_none() {
+            self.tokens.push(chosen.token);
+        }
+        let has_grammar_ended = self.grammar.as_ref().is_some_and(|it| it.has_ended());
+        let generated = self.tokens.len() - self.prompt;
+        let finished = if failed.is_some() {
+            failed
+        } else if self.end_tokens.contains(&chosen.token) {
+            Some(FinishReason::End)
+        } else if has_grammar_ended {
+            Some(FinishReason::GrammarEnd)
+        } else if generated >= self.max_tokens || self.tokens.len() as u64 > context {
+            Some(FinishReason::Length)
+        } else {
+            None
+        };
+        GenerationEvent {
+            request: self.id,
+            log_probability: chosen.log_probability,
+            token: chosen.token,
+            top: chosen.top,
+            reused_tokens: self.reused,
+            finished,
+        }
+    }
+
+    /// Takes the guesses of which the first ones were right as computed. States go on behind all of
+    /// them, or none: those behind a part are not there.
+    pub(crate) fn take_drafts(
+        &mut self,
+        (guesses, right): (usize, usize),
+        pool: &mut BlockPool,
+        states: Option<&mut StatePool>,
+    ) {
+        if guesses == 0 {
+            return;
+        }
+        // Sizes of steps are powers of two, of which one token is known.
+        let tried = match right == guesses {
+            true => 2 * guesses,
+            false => right,
+        };
+        self.draft_limit = (tried + 1).next_power_of_two() - 1;
+        self.draft_limit = self.draft_limit.max(1);
+        if let Some(own) = &mut self.states {
+            if right < guesses {
+                return;
+            }
+            if let Some(guessed) = &mut own.guessed {
+                std::mem::swap(&mut own.own, guessed);
+            }
+        }
+        self.keep_prefix(right, pool, states);
+    }
+
     /// The run of its next tokens, of so many that are known or being chosen. Where its state is
     /// kept behind one of them, that is at the end of a block: the last one of a prompt before its
     /// end, or one of the answer, for which the one before is given up.
     pub(crate) fn run(
         &mut self,
-        (first, count): (usize, usize),
+        (first, count, guesses): (usize, usize, usize),
         known: usize,
         pool: &mut StatePool,
     ) -> Option<TokenRun> {
         let (computed, places) = (self.computed, PLACES as usize);
         let end = computed + count;
         let is_last = end == known;
+        let is_of_answer = computed >= self.prompt;
         let own = self.states.as_mut()?;
-        let boundary = match is_last && count == 1 {
+        if let Some(guessed) = own.guessed.filter(|_| guesses > 0) {
+            return Some(TokenRun {
+                first,
+                count: count + guesses,
+                from: Some(own.from.unwrap_or(own.own)),
+                to: Some(guessed),
+                kept: Some((count, own.own)),
+            });
+        }
+        let boundary = match is_last && (count == 1 || is_of_answer) {
             _ if own.shared == end => end,
             true => end / places * places,
             false => (known - 1) / places * places,

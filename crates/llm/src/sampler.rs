@@ -42,11 +42,25 @@ impl Default for SamplerConfig {
     }
 }
 
+/// Distance of the seeds of neighbouring tokens: an odd number whose multiples are far apart.
+const BETWEEN_SEEDS: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl SamplerConfig {
+    fn has_no_penalties(&self) -> bool {
+        let all = (
+            self.repeat_penalty,
+            self.frequency_penalty,
+            self.presence_penalty,
+        );
+        all == (1.0, 0.0, 0.0)
+    }
+}
+
 /// A sampler of one request.
 #[derive(Debug)]
 pub(crate) struct TokenSampler {
     config: SamplerConfig,
-    random: fastrand::Rng,
+    seed: u64,
 }
 
 /// The number of the largest; of NaN, none.
@@ -84,22 +98,41 @@ pub(crate) fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 
 impl TokenSampler {
     pub(crate) fn new(config: SamplerConfig) -> Self {
-        let seed = config.seed.unwrap_or_else(|| fastrand::u64(..));
         Self {
-            random: fastrand::Rng::with_seed(seed),
+            seed: config.seed.unwrap_or_else(|| fastrand::u64(..)),
             config,
         }
     }
 
+    /// The number from 0 to 1 by which the token behind so many is chosen: it depends on nothing
+    /// else, so that a token that is chosen again is the same.
+    fn place(&self, before: usize) -> f64 {
+        let number = (before as u64).wrapping_mul(BETWEEN_SEEDS);
+        fastrand::Rng::with_seed(self.seed.wrapping_add(number)).f64()
+    }
+
+    /// Whether the token depends on logits and its place alone.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.config.has_no_penalties()
+    }
+
+    /// How the token behind so many is chosen, as the op `choose_by_weight` reads it.
+    pub(crate) fn settings(&self, before: usize) -> [u32; 6] {
+        let config = &self.config;
+        let place = self.place(before).to_bits();
+        [
+            config.temperature.to_bits(),
+            u32::try_from(config.top_k).unwrap_or(u32::MAX),
+            config.top_p.to_bits(),
+            config.min_p.to_bits(),
+            place as u32,
+            (place >> 32) as u32,
+        ]
+    }
+
     /// Whether it takes the largest logit, whatever was before.
     pub(crate) fn takes_largest(&self) -> bool {
-        let config = &self.config;
-        let penalties = (
-            config.repeat_penalty,
-            config.frequency_penalty,
-            config.presence_penalty,
-        );
-        config.temperature <= 0.0 && penalties == (1.0, 0.0, 0.0)
+        self.config.temperature <= 0.0 && self.config.has_no_penalties()
     }
 
     fn penalise(&self, logits: &mut [f32], before: &[u32]) {
@@ -129,7 +162,7 @@ impl TokenSampler {
     }
 
     /// Chooses a token; `before` are those that the penalties are for.
-    pub(crate) fn choose(&mut self, logits: &mut [f32], before: &[u32]) -> u32 {
+    pub(crate) fn choose(&self, logits: &mut [f32], before: &[u32]) -> u32 {
         self.penalise(logits, before);
         let SamplerConfig {
             temperature,
@@ -175,7 +208,9 @@ impl TokenSampler {
                 sorted = all.len();
             }
         }
-        let mut left = self.random.f64() * total(&all);
+        // In the order of tokens, as the device chooses.
+        all.sort_unstable_by_key(|(token, _)| *token);
+        let mut left = self.place(before.len()) * total(&all);
         for (token, weight) in &all {
             left -= weight;
             if left < 0.0 {
@@ -208,9 +243,10 @@ mod tests {
     use super::*;
 
     fn chosen(config: SamplerConfig, logits: &[f32]) -> Vec<u32> {
-        let mut sampler = TokenSampler::new(config);
+        let sampler = TokenSampler::new(config);
+        let before = [0; 200];
         let mut all: Vec<u32> = (0..200)
-            .map(|_| sampler.choose(&mut logits.to_vec(), &[]))
+            .map(|at| sampler.choose(&mut logits.to_vec(), &before[..at]))
             .collect();
         all.sort_unstable();
         all.dedup();
@@ -227,7 +263,7 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_first_largest_and_no_nan() {
-        let mut sampler = TokenSampler::new(SamplerConfig::default());
+        let sampler = TokenSampler::new(SamplerConfig::default());
         assert_eq!(sampler.choose(&mut [f32::NAN, 1.0, 2.0, 2.0], &[]), 2);
         assert_eq!(sampler.choose(&mut [f32::NEG_INFINITY; 3], &[]), 0);
     }
@@ -319,8 +355,9 @@ mod tests {
                 seed: Some(seed),
                 ..warm()
             };
-            let mut sampler = TokenSampler::new(config);
-            let all = (0..20).map(|_| sampler.choose(&mut logits.to_vec(), &[]));
+            let sampler = TokenSampler::new(config);
+            let before = [0; 20];
+            let all = (0..20).map(|at| sampler.choose(&mut logits.to_vec(), &before[..at]));
             all.collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(1));
@@ -329,7 +366,7 @@ mod tests {
             presence_penalty: 1.0,
             ..SamplerConfig::default()
         };
-        let mut sampler = TokenSampler::new(config);
+        let sampler = TokenSampler::new(config);
         assert_eq!(sampler.choose(&mut [2.0, 1.5], &[0]), 1);
         assert_eq!(sampler.choose(&mut [2.0, 0.5], &[0, 9]), 0);
     }

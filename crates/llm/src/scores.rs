@@ -1,4 +1,4 @@
-//! Probabilities of given tokens, and times of a step's ops.
+//! Probabilities of given tokens, steps that are prepared, and times of a step's ops.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::{LlmError, refused};
 use crate::sampler::log_sum;
 use crate::states::{StatePool, state_pool};
-use crate::step_inputs::{PLACES, StepKey, TokenRun};
+use crate::step_inputs::{PLACES, StepKey, TokenRun, TokenSource, padded, padded_all};
 
 type Result<T> = std::result::Result<T, LlmError>;
 
@@ -50,8 +50,8 @@ impl Engine {
     fn score_in(&mut self, tokens: &[u32], blocks: &[u32], slot: Option<u32>) -> Result<Vec<f32>> {
         let vocabulary = self.decoder.vocabulary() as usize;
         let mut scores = Vec::new();
-        for first in (0..tokens.len()).step_by(self.limits.requests as usize) {
-            let own = &tokens[first..tokens.len().min(first + self.limits.requests as usize)];
+        for first in (0..tokens.len()).step_by(self.limits.rows as usize) {
+            let own = &tokens[first..tokens.len().min(first + self.limits.rows as usize)];
             let block = &mut self.inputs;
             block.clear();
             block.set_blocks(0, blocks);
@@ -65,7 +65,8 @@ impl Engine {
                 singles: 0,
                 runs: rows,
                 rows,
-                continues: false,
+                source: TokenSource::Host,
+                is_sampled: false,
                 has_adapters: false,
             };
             let run = TokenRun {
@@ -91,6 +92,51 @@ impl Engine {
         Ok(scores)
     }
 
+    /// Prepares steps of the sizes that requests have: their kernels are compiled, so that no
+    /// request waits for that. `progress` gets how many are prepared, and of how many.
+    ///
+    /// # Errors
+    /// [`LlmError::Op`] and [`LlmError::Runtime`] of the device.
+    pub fn prepare_steps(&mut self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        let mut keys = Vec::new();
+        let most = padded(self.requests) as usize;
+        let singles = std::iter::successors(Some(1), |it| Some(it * 2));
+        for singles in singles.take_while(|it| *it <= most) {
+            for is_sampled in [false, true] {
+                for source in [TokenSource::Host, TokenSource::Before] {
+                    let rows = singles as u64;
+                    keys.push(StepKey {
+                        singles: rows,
+                        runs: 0,
+                        rows,
+                        source,
+                        is_sampled,
+                        has_adapters: false,
+                    });
+                }
+            }
+        }
+        let mut runs = 1;
+        while runs <= self.limits.tokens {
+            keys.push(StepKey {
+                singles: 0,
+                runs,
+                rows: 1,
+                source: TokenSource::Host,
+                is_sampled: false,
+                has_adapters: false,
+            });
+            runs = padded_all(runs as usize + 1);
+        }
+        let count = keys.len();
+        for (at, key) in keys.into_iter().enumerate() {
+            progress(at, count);
+            self.prepare(key)?;
+        }
+        progress(count, count);
+        Ok(())
+    }
+
     /// Ops of a step of so many tokens, with their kernels and their times on the device, in order.
     /// Nothing may run; what the cache has is lost.
     ///
@@ -110,7 +156,8 @@ impl Engine {
             singles,
             runs,
             rows: 1,
-            continues: false,
+            source: TokenSource::Host,
+            is_sampled: false,
             has_adapters: false,
         };
         self.prepare(key)?;

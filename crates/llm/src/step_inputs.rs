@@ -6,6 +6,8 @@ use fercuda_runtime::GraphKey;
 
 /// Positions of a block of the cache.
 pub(crate) const PLACES: u64 = 16;
+/// Numbers by which a token is chosen, as the op `choose_by_weight` reads them.
+pub(crate) const SETTINGS: u64 = 6;
 /// Numbers of a run, as the ops of states read them.
 pub(crate) const RUN_NUMBERS: u64 = 6;
 /// Which of a token's numbers is that of its adapter; -1 for none.
@@ -16,8 +18,13 @@ pub(crate) const ADAPTER: u64 = 4;
 pub(crate) struct StepLimits {
     /// Tokens of a step.
     pub(crate) tokens: u64,
-    /// Requests, and rows of logits.
     pub(crate) requests: u64,
+    /// Rows of logits: one of each request, and of guesses.
+    pub(crate) rows: u64,
+    /// Guesses of a request's tokens.
+    pub(crate) drafts: u64,
+    /// Tokens of prompts in a step in which others generate.
+    pub(crate) beside: u64,
     /// Blocks of a request.
     pub(crate) blocks_each: u64,
     /// Blocks of the cache.
@@ -47,25 +54,56 @@ impl StepLimits {
         key.singles + key.runs.min(self.requests)
     }
 
-    /// Where rows of logits, the runs and the table begin among the numbers of a step, and their
-    /// count. Each part begins at a multiple of 16 bytes, which kernels are faster for.
-    pub(crate) fn parts(&self) -> [u64; 4] {
+    /// Where each part begins among the numbers of a step: at a multiple of 16 bytes, which kernels
+    /// are faster for.
+    pub(crate) fn parts(&self) -> InputParts {
         let each = |count: u64| count.next_multiple_of(4);
         let numbers = 4 + u64::from(self.adapters > 0);
         let rows = numbers * each(self.tokens);
-        let runs = rows + each(self.requests);
+        let settings = rows + each(self.rows);
+        let runs = settings + each(self.rows * SETTINGS);
         let count = match self.slots {
             0 => 0,
             _ => 2 * self.requests,
         };
         let table = runs + each(count * RUN_NUMBERS);
-        [rows, runs, table, table + self.requests * self.blocks_each]
+        InputParts {
+            rows,
+            settings,
+            runs,
+            table,
+            end: table + self.requests * self.blocks_each,
+        }
     }
 
     /// Where a number of each token begins.
     pub(crate) fn part_of_tokens(&self, number: u64) -> u64 {
         number * self.tokens.next_multiple_of(4)
     }
+}
+
+/// Where the parts behind the tokens of a step begin among its numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InputParts {
+    /// Tokens whose logits are computed.
+    pub(crate) rows: u64,
+    /// How a token is chosen by each of these.
+    pub(crate) settings: u64,
+    pub(crate) runs: u64,
+    pub(crate) table: u64,
+    pub(crate) end: u64,
+}
+
+/// Where the tokens of a step come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum TokenSource {
+    /// All are known.
+    #[default]
+    Host,
+    /// Single ones are those that the step before chose, in their order.
+    Before,
+    /// Single ones are some of those that the step before chose, by the numbers of their rows.
+    BeforeByRow,
 }
 
 /// Numbers of tokens and of rows of logits that a step is prepared for.
@@ -77,8 +115,9 @@ pub(crate) struct StepKey {
     pub(crate) runs: u64,
     /// Rows of logits.
     pub(crate) rows: u64,
-    /// Whether the tokens are those that the step before chose, in their order.
-    pub(crate) continues: bool,
+    pub(crate) source: TokenSource,
+    /// Whether tokens are chosen by the settings of their rows, else the most likely ones.
+    pub(crate) is_sampled: bool,
     /// Whether a request of it has an adapter.
     pub(crate) has_adapters: bool,
 }
@@ -94,7 +133,10 @@ impl StepKey {
             // Each is below 2^32, as the argument block has numbers of 32 bits.
             words: [
                 self.singles << 32 | self.runs,
-                self.rows << 2 | u64::from(self.has_adapters) << 1 | u64::from(self.continues),
+                self.rows << 4
+                    | (self.source as u64) << 2
+                    | u64::from(self.is_sampled) << 1
+                    | u64::from(self.has_adapters),
             ],
             ..GraphKey::default()
         }
@@ -129,7 +171,7 @@ impl StepInputs {
     }
 
     pub(crate) fn len(limits: &StepLimits) -> u64 {
-        limits.parts()[3]
+        limits.parts().end
     }
 
     /// Makes every token padding: it has no position, and a place behind the cache. The table
@@ -137,7 +179,7 @@ impl StepInputs {
     pub(crate) fn clear(&mut self) {
         let limits = self.limits;
         let behind = i32::try_from(limits.blocks * limits.places).unwrap_or(i32::MAX);
-        let [_, _, table, _] = limits.parts();
+        let table = limits.parts().table;
         self.values[..table as usize].fill(0);
         let mut set = |number: u64, value: i32| {
             let first = limits.part_of_tokens(number) as usize;
@@ -185,14 +227,21 @@ impl StepInputs {
 
     /// Sets the token of a row of logits.
     pub(crate) fn set_row(&mut self, row: usize, token: i32) {
-        let [rows, ..] = self.limits.parts();
+        let rows = self.limits.parts().rows;
         self.values[rows as usize + row] = token;
+    }
+
+    /// Sets how the token of a row of logits is chosen.
+    pub(crate) fn set_settings(&mut self, row: usize, settings: [u32; SETTINGS as usize]) {
+        let first = self.limits.parts().settings as usize + row * SETTINGS as usize;
+        let own = &mut self.values[first..first + SETTINGS as usize];
+        own.copy_from_slice(&settings.map(u32::cast_signed));
     }
 
     /// Sets the blocks of a sequence.
     pub(crate) fn set_blocks(&mut self, sequence: usize, blocks: &[u32]) {
         let each = self.limits.blocks_each as usize;
-        let [_, _, table, _] = self.limits.parts();
+        let table = self.limits.parts().table;
         let first = table as usize + sequence * each;
         let row = self.values[first..first + each].iter_mut().zip(blocks);
         for (at, (to, own)) in row.enumerate() {
@@ -205,7 +254,7 @@ impl StepInputs {
 
     /// Numbers of the largest part that [`StepInputs::take_changed`] gives.
     pub(crate) fn largest_part(&self) -> usize {
-        let [_, _, table, _] = self.limits.parts();
+        let table = self.limits.parts().table;
         table.max(self.limits.blocks_each) as usize
     }
 
@@ -217,7 +266,7 @@ impl StepInputs {
     /// Parts that are to be uploaded, and count as uploaded then: all before the table, and what
     /// has changed of its rows.
     pub(crate) fn take_changed(&mut self) -> Vec<Range<usize>> {
-        let [_, _, table, _] = self.limits.parts();
+        let table = self.limits.parts().table;
         let (table, each) = (table as usize, self.limits.blocks_each as usize);
         let rows = self.changed.iter_mut().enumerate();
         let rows = rows.filter(|(_, changed)| **changed > 0);
@@ -230,7 +279,9 @@ impl StepInputs {
 
     /// Sets the runs of tokens. Rows behind them are of none, and begin where the last one ends.
     pub(crate) fn set_runs(&mut self, runs: &[TokenRun], key: StepKey) {
-        let [_, first, table, _] = self.limits.parts();
+        let InputParts {
+            runs: first, table, ..
+        } = self.limits.parts();
         if self.limits.slots == 0 {
             return;
         }
@@ -267,6 +318,20 @@ pub(crate) struct TokenRun {
     pub(crate) to: Option<u32>,
     /// A number of tokens, and the slot in which the state behind them is kept.
     pub(crate) kept: Option<(usize, u32)>,
+}
+
+/// Sizes of steps beyond which they are multiples of it: few sizes are compiled for, and little is
+/// computed in vain.
+const SIZE_STEP: u64 = 128;
+
+/// Number of tokens for which a step with tokens of prompts is prepared: a power of two, or a
+/// multiple of 128.
+pub(crate) fn padded_all(count: usize) -> u64 {
+    match count as u64 {
+        0 => 0,
+        count if count <= SIZE_STEP => count.next_power_of_two(),
+        count => count.next_multiple_of(SIZE_STEP),
+    }
 }
 
 /// Number of tokens for which a step is prepared: a power of two, or none.

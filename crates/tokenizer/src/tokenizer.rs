@@ -11,6 +11,8 @@ use crate::source::TokenizerSource;
 
 /// Bytes of the longest text that is encoded in one call; places in it are u32.
 const MOST_TEXT: usize = 1 << 30;
+/// Tokens at the end of a vocabulary that one of two models of a family may lack, at most.
+const PADDING: usize = 1024;
 
 /// Turns text into tokens and back.
 #[derive(Debug)]
@@ -146,6 +148,17 @@ impl Tokenizer {
             TokenizerSource::Gguf(it) => it.vocabulary.len(),
             TokenizerSource::Hf(it) => it.vocabulary_size(),
         }
+    }
+
+    /// The first token that means another text in that tokenizer, if there is one. Models of one
+    /// family pad their vocabularies to different lengths: up to 1024 tokens at the end may be of
+    /// one alone.
+    pub fn first_other_token(&self, than: &Tokenizer) -> Option<u32> {
+        let sizes = [self.vocabulary_size(), than.vocabulary_size()];
+        let both = sizes[0].min(sizes[1]) as u32;
+        let is_other = |it: &u32| self.token_bytes(*it) != than.token_bytes(*it);
+        let is_longer = sizes[0].abs_diff(sizes[1]) > PADDING;
+        (0..both).find(is_other).or(is_longer.then_some(both))
     }
 
     /// A token as the model's file spells it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fercuda_llm::{EngineConfig, FinishReason, GenerationRequest, RequestId};
+use fercuda_llm::{EngineConfig, FinishReason, GenerationRequest, RequestId, SamplerConfig};
 
 use crate::engine::{check, config, engine, hybrid, prompt, request, sizes};
 use crate::model::TinyModel;
@@ -101,5 +101,55 @@ fn requests_that_come_and_go_equal_the_reference() {
         assert!(ahead > 0, "{name}");
         let (running, waiting, free, blocks) = engine.load_figures();
         assert_eq!((running, waiting, free), (0, 0, blocks), "{name}");
+    }
+}
+
+#[test]
+fn the_device_chooses_as_the_host_does_and_seeds_count_alone() {
+    let mut random = fercuda_trials::rng();
+    let model = TinyModel::random(&mut random, sizes("llama"));
+    let mut requests = Vec::new();
+    for _ in 0..24 {
+        let length = random.usize(1..20);
+        let mut own = request(&prompt(&mut random, length), random.usize(1..16));
+        own.sampler = SamplerConfig {
+            temperature: [0.0, 0.8, 1.0, 3.0][random.usize(..4)],
+            top_k: [0, 0, 5, 20][random.usize(..4)],
+            top_p: [1.0, 0.9, 0.5][random.usize(..3)],
+            min_p: [0.0, 0.0, 0.1][random.usize(..3)],
+            seed: Some(random.u64(..)),
+            ..SamplerConfig::default()
+        };
+        requests.push(own);
+    }
+    let tokens_of = |top: Option<usize>, together: usize, name: &str| {
+        let mut engine = engine(&model, &config(name));
+        let mut all: HashMap<RequestId, Vec<u32>> = HashMap::new();
+        let mut order = Vec::new();
+        let mut ahead = 0;
+        for some in requests.chunks(together) {
+            for request in some {
+                let mut own = request.clone();
+                own.top = top;
+                order.push(engine.add(own).unwrap());
+            }
+            while !engine.is_idle() {
+                for event in engine.step().unwrap() {
+                    all.entry(event.request).or_default().push(event.token);
+                }
+                ahead += usize::from(engine.is_ahead());
+            }
+        }
+        assert!(ahead > 0 || top.is_some());
+        let tokens = order.iter().map(|id| all[id].clone());
+        tokens.collect::<Vec<Vec<u32>>>()
+    };
+    // Probabilities are of use to the host, which chooses then.
+    let wanted = tokens_of(Some(0), 1, "on the host");
+    for (together, name) in [(1, "alone"), (24, "together")] {
+        let own = tokens_of(None, together, name);
+        let equal = own.iter().zip(&wanted).filter(|(a, b)| a == b).count();
+        // A sum's rounding may decide for another token, once in very many.
+        assert!(equal + 1 >= own.len(), "{name}: {own:?}, not {wanted:?}");
     }
 }

@@ -6,6 +6,7 @@ mod adapters;
 mod ahead;
 mod checkpoint;
 mod checkpoint_types;
+mod drafts;
 mod encoder;
 mod engine;
 mod grammar;
