@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fercuda_tokenizer::{Detokenizer, StopMatcher, Tokenizer};
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,6 +19,9 @@ use crate::answer_event::{
 use crate::client_watch::ClientWatch;
 use crate::metrics::ServerMetrics;
 use crate::token_engine::{EmbedError, GeneratedToken, TokenEngine, TokenFinish};
+
+/// Least time between two looks at the memory of the device.
+const BETWEEN_MEMORY: Duration = Duration::from_secs(1);
 
 /// What clients are given where a grammar leads nowhere.
 const GRAMMAR_STUCK: &str = "the grammar cannot be followed further: no token of the model fits, \
@@ -152,6 +155,8 @@ pub(crate) struct EngineLoop<'a, E: TokenEngine> {
     tokenizer: &'a Tokenizer,
     metrics: &'a ServerMetrics,
     active: HashMap<E::Id, ActiveAnswer<'a>>,
+    /// When the memory was last asked for.
+    asked: Instant,
 }
 
 impl<'a, E: TokenEngine> EngineLoop<'a, E> {
@@ -161,7 +166,9 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
         metrics: &'a ServerMetrics,
     ) -> EngineLoop<'a, E> {
         metrics.set_load(engine.figures());
+        metrics.set_memory(engine.memory());
         EngineLoop {
+            asked: Instant::now(),
             engine,
             tokenizer,
             metrics,
@@ -169,11 +176,20 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
         }
     }
 
+    /// Publishes how full the engine is.
+    fn publish(&mut self) {
+        self.metrics.set_load(self.engine.figures());
+        if self.asked.elapsed() >= BETWEEN_MEMORY {
+            self.metrics.set_memory(self.engine.memory());
+            self.asked = Instant::now();
+        }
+    }
+
     /// Runs until no more submissions can come and none is left.
     pub(crate) fn run(&mut self, submissions: &Receiver<EngineSubmission>) {
         loop {
             if self.active.is_empty() {
-                self.metrics.set_load(self.engine.figures());
+                self.publish();
                 match submissions.recv() {
                     Ok(call) => self.take_call(call),
                     Err(_) => return,
@@ -183,7 +199,7 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
                 self.take_call(call);
             }
             self.cancel_gone();
-            self.metrics.set_load(self.engine.figures());
+            self.publish();
             if !self.active.is_empty() {
                 self.step();
             }

@@ -31,6 +31,6 @@ mod tool_syntax;
 pub use answer::ServedModel;
 pub use server::{Server, ServerConfig, ServerError, ServerStop};
 pub use token_engine::{
-    EmbedError, EngineLoad, GeneratedToken, TokenChance, TokenEngine, TokenFinish, TokenRequest,
-    TokenSampling,
+    EmbedError, EngineLoad, EngineMemory, GeneratedToken, TokenChance, TokenEngine, TokenFinish,
+    TokenRequest, TokenSampling,
 };

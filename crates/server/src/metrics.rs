@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::token_engine::EngineLoad;
+use serde_json::{Value, json};
+
+use crate::token_engine::{EngineLoad, EngineMemory};
 
 /// Upper ends of buckets of times until a first token and of whole requests, in milliseconds.
 const LONG: &[u64] = &[
@@ -70,7 +73,11 @@ pub(crate) struct ServerMetrics {
     waiting: AtomicUsize,
     free_blocks: AtomicUsize,
     blocks: AtomicUsize,
+    kept_blocks: AtomicUsize,
+    memory: Mutex<Option<EngineMemory>>,
     has_failed: AtomicBool,
+    guessed_tokens: AtomicU64,
+    right_guesses: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
@@ -100,7 +107,11 @@ impl ServerMetrics {
             waiting: none(),
             free_blocks: none(),
             blocks: none(),
+            kept_blocks: none(),
+            memory: Mutex::new(None),
             has_failed: AtomicBool::new(false),
+            guessed_tokens: zero(),
+            right_guesses: zero(),
             prompt_tokens: zero(),
             cached_tokens: zero(),
             generated_tokens: zero(),
@@ -121,6 +132,30 @@ impl ServerMetrics {
         self.waiting.store(load.waiting, Relaxed);
         self.free_blocks.store(load.free_blocks, Relaxed);
         self.blocks.store(load.blocks, Relaxed);
+        self.kept_blocks.store(load.kept_blocks, Relaxed);
+        self.guessed_tokens.store(load.guessed_tokens, Relaxed);
+        self.right_guesses.store(load.right_guesses, Relaxed);
+    }
+
+    /// Publishes the memory of the device.
+    pub(crate) fn set_memory(&self, memory: Option<EngineMemory>) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+    }
+
+    /// Requests, blocks of the cache and memory, as the page shows them.
+    pub(crate) fn pool(&self) -> Value {
+        let count = |it: &AtomicUsize| it.load(Relaxed);
+        let (blocks, free, kept) = (&self.blocks, &self.free_blocks, &self.kept_blocks);
+        let memory = *self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({
+            "running": count(&self.running), "waiting": count(&self.waiting),
+            "generated_tokens": self.generated_tokens.load(Relaxed),
+            "blocks": { "all": count(blocks), "free": count(free), "kept": count(kept) },
+            "memory": memory.map(|it| json!({
+                "total_bytes": it.total, "free_bytes": it.free, "held_bytes": it.held,
+                "block_bytes": it.block,
+            })),
+        })
     }
 
     /// Publishes whether the last step has failed.
@@ -167,6 +202,14 @@ impl ServerMetrics {
             ("vllm:prefix_cache_queries_total", &self.prompt_tokens),
             ("vllm:prefix_cache_hits_total", &self.cached_tokens),
             ("vllm:generation_tokens_total", &self.generated_tokens),
+            (
+                "vllm:spec_decode_num_draft_tokens_total",
+                &self.guessed_tokens,
+            ),
+            (
+                "vllm:spec_decode_num_accepted_tokens_total",
+                &self.right_guesses,
+            ),
             ("fercuda:requests_refused_total", &self.refused),
             ("fercuda:requests_failed_total", &self.failed),
         ];

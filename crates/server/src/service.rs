@@ -492,6 +492,10 @@ async fn metrics(State(service): Shared) -> Response {
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
+async fn pool(State(service): Shared) -> Response {
+    json_response(200, &service.desk.metrics.pool())
+}
+
 async fn page() -> Response {
     let headers = [
         ("content-type", "text/html; charset=utf-8"),
@@ -504,7 +508,8 @@ async fn page() -> Response {
 
 async fn unknown(uri: Uri) -> Response {
     let message = "no such path; /v1/chat/completions, /v1/completions, /v1/responses, \
-                   /v1/embeddings, /v1/messages, /v1/models, /health and /metrics are there";
+                   /v1/embeddings, /v1/messages, /v1/models, /v1/pool, /health and /metrics are \
+                   there";
     error_response(uri.path(), &ApiError::new(ErrorKind::NotFound, message))
 }
 
@@ -532,6 +537,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/messages/count_tokens", post(count))
         .route("/v1/models", get(models))
         .route("/v1/models/{name}", get(model))
+        .route("/v1/pool", get(pool))
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .route("/", get(page))

@@ -118,6 +118,25 @@ pub struct EngineLoad {
     pub free_blocks: usize,
     /// Blocks of the cache.
     pub blocks: usize,
+    /// Those that no request uses, but that keep the beginning of a text.
+    pub kept_blocks: usize,
+    /// Tokens that were guessed, of all requests so far.
+    pub guessed_tokens: u64,
+    /// Those of them that were right.
+    pub right_guesses: u64,
+}
+
+/// Device memory as the engine sees it, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineMemory {
+    /// What the engine holds.
+    pub held: u64,
+    /// The part of that for one block of the cache.
+    pub block: u64,
+    /// What no program has.
+    pub free: u64,
+    /// All of the device.
+    pub total: u64,
 }
 
 /// An engine that generates tokens of many requests in steps.
@@ -155,4 +174,9 @@ pub trait TokenEngine {
 
     /// How full it is.
     fn figures(&self) -> EngineLoad;
+
+    /// Memory of its device, if it is known. It is asked for once a second at most.
+    fn memory(&self) -> Option<EngineMemory> {
+        None
+    }
 }

@@ -123,7 +123,7 @@ fn what_cannot_be_followed_is_refused_with_its_member() {
             "guided_grammar",
             "unknown name",
         ),
-        (json!({ "grammar": "root ::= \"a\"" }), "grammar", "Lark"),
+        (json!({ "grammar": "root ::= a" }), "grammar", "no rule a"),
         (
             json!({ "guided_regex": "a", "guided_choice": ["a"] }),
             "guided_choice",

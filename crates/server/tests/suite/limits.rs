@@ -60,6 +60,11 @@ fn other_sites_cannot_use_a_server_on_loopback() {
             .contains("content-security-policy: default-src 'none'")
     );
     assert!(page.text().contains("<title>feRcuda</title>"));
+    // What it shows of the device.
+    let pool = server.get("/v1/pool").json();
+    assert_eq!(pool["blocks"], json!({ "all": 8, "free": 8, "kept": 3 }));
+    assert_eq!(pool["memory"]["block_bytes"], 10);
+    assert_eq!(pool["memory"]["total_bytes"], 1000);
 }
 
 #[test]

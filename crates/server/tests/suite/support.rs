@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use fercuda_grammar::TokenGrammar;
 use fercuda_server::{
-    EmbedError, EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerError,
-    ServerStop, TokenChance, TokenEngine, TokenFinish, TokenRequest,
+    EmbedError, EngineLoad, EngineMemory, GeneratedToken, ServedModel, Server, ServerConfig,
+    ServerError, ServerStop, TokenChance, TokenEngine, TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::Value;
@@ -187,7 +187,18 @@ impl TokenEngine for EchoEngine {
             waiting: self.requests.len() - running,
             free_blocks: 8 - running,
             blocks: 8,
+            kept_blocks: 3,
+            ..EngineLoad::default()
         }
+    }
+
+    fn memory(&self) -> Option<EngineMemory> {
+        Some(EngineMemory {
+            held: 300,
+            block: 10,
+            free: 500,
+            total: 1000,
+        })
     }
 }
 
