@@ -54,6 +54,10 @@ impl ModelTexts {
 /// with theirs.
 pub(crate) type ChosenRow = (u32, Option<f32>, Vec<(u32, f32)>);
 
+/// Requests that run, those that wait, free blocks and all; tokens that were guessed, and those of
+/// them that were right.
+pub(crate) type EngineFigures = (usize, usize, usize, usize, u64, u64);
+
 /// Why a stream has ended.
 #[derive(Clone)]
 pub(crate) enum StreamEnd {
@@ -176,7 +180,7 @@ enum EngineCall {
         slot: Arc<StreamSlot>,
     },
     Cancel(Arc<StreamSlot>),
-    Figures(Sender<(usize, usize, usize, usize)>),
+    Figures(Sender<EngineFigures>),
     Stop,
 }
 
@@ -301,8 +305,8 @@ impl EngineThread {
         }
     }
 
-    /// Requests that run, those that wait, free blocks and all; `None` behind the end.
-    pub(crate) fn figures(&self) -> Option<(usize, usize, usize, usize)> {
+    /// How full the engine is; `None` behind the end.
+    pub(crate) fn figures(&self) -> Option<EngineFigures> {
         let (to, from) = channel();
         self.calls.send(EngineCall::Figures(to)).ok()?;
         from.recv().ok()
@@ -365,7 +369,7 @@ fn run(engine: &mut Engine, tokenizer: &Tokenizer, calls: &Receiver<EngineCall>)
                 slot.end(StreamEnd::Closed);
                 found.and_then(|id| active.remove(&id));
             }
-            Ok(EngineCall::Figures(to)) => to.send(engine.load_figures()).unwrap_or_default(),
+            Ok(EngineCall::Figures(to)) => to.send(figures(engine)).unwrap_or_default(),
             Err(TryRecvError::Empty) => step(engine, &mut active),
             Ok(EngineCall::Stop) | Err(TryRecvError::Disconnected) => break,
         }
@@ -380,6 +384,12 @@ fn run(engine: &mut Engine, tokenizer: &Tokenizer, calls: &Receiver<EngineCall>)
             slot.end(StreamEnd::Ended);
         }
     }
+}
+
+fn figures(engine: &Engine) -> EngineFigures {
+    let (running, waiting, free, blocks) = engine.load_figures();
+    let (guessed, right) = engine.guessed_tokens();
+    (running, waiting, free, blocks, guessed, right)
 }
 
 fn step(engine: &mut Engine, active: &mut HashMap<RequestId, ActiveStream<'_>>) {

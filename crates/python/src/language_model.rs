@@ -14,7 +14,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::alive::{self, DetachedDrop, SharedPyObject};
-use crate::engine_thread::{ChosenRow, EngineThread, ModelTexts, StreamEnd, StreamSlot};
+use crate::engine_thread::{
+    ChosenRow, EngineFigures, EngineThread, ModelTexts, StreamEnd, StreamSlot,
+};
 use crate::exceptions::{ExceptionBuilder, plain};
 use crate::inference_errors;
 use crate::text_tokens::PyTokenizer;
@@ -204,8 +206,8 @@ impl PyLanguageModel {
         PyTokenizer::new(Arc::clone(&self.texts))
     }
 
-    /// (running, waiting, free blocks, blocks)
-    fn load_figures(&self, py: Python<'_>) -> PyResult<(usize, usize, usize, usize)> {
+    /// (running, waiting, free blocks, blocks, guessed tokens, right guesses)
+    fn load_figures(&self, py: Python<'_>) -> PyResult<EngineFigures> {
         alive::check_process(py)?;
         let figures = py.detach(|| self.thread.figures());
         figures.ok_or_else(|| self.ended(py))

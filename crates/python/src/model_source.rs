@@ -9,7 +9,7 @@ use std::time::Duration;
 use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{
     AdapterFile, Embedder, EmbedderConfig, EncoderConfig, Engine, EngineConfig, LlmError,
-    ModelConfig, SHAPES,
+    ModelConfig, ModelDrafter, SHAPES,
 };
 use fercuda_modelfile::{GgufValue, ModelFile, PartContent, TensorType};
 use fercuda_runtime::{Dtype, Runtime};
@@ -41,6 +41,8 @@ pub(crate) struct LoadSettings {
     requests: u64,
     batch_tokens: Option<u64>,
     kv_type: String,
+    draft_tokens: u64,
+    memory_percent: Option<u32>,
     /// Names and paths of adapters.
     lora: Vec<(String, PathBuf)>,
 }
@@ -278,12 +280,13 @@ impl PyModelFiles {
         Ok((config.architecture, config.layers, config.context))
     }
 
-    #[pyo3(signature = (runtime, settings, progress=None))]
+    #[pyo3(signature = (runtime, settings, drafts=None, progress=None))]
     fn load(
         &self,
         py: Python<'_>,
         runtime: &PyRuntime,
         settings: LoadSettings,
+        drafts: Option<&PyModelFiles>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<PyLanguageModel> {
         let cached: Dtype = settings
@@ -296,14 +299,43 @@ impl PyModelFiles {
             cache_tokens: settings.cache_tokens,
             requests: settings.requests,
             batch_tokens: settings.batch_tokens,
+            memory_percent: settings.memory_percent,
+            draft_tokens: settings.draft_tokens,
             cached,
             adapters: settings.lora.len() as u64,
             ..EngineConfig::default()
         };
         let progress = progress.map(SharedPyObject::new);
         let (runtime, file) = (runtime.shared(), Arc::clone(&self.file));
+        if let Some(it) = drafts
+            && let Some(token) = self.texts.tokenizer.first_other_token(&it.texts.tokenizer)
+        {
+            let message = format!(
+                "{} cannot guess tokens of {}: token {token} means another text\ntry: a smaller \
+                 model of the same family, or draft=\"ngram\"",
+                it.name, self.name
+            );
+            return Err(plain(py, "RequestError", message));
+        }
+        let drafts = drafts.map(|it| Arc::clone(&it.file));
         let loaded = run_aside(py, move || {
-            load(&runtime, &file, (config, &settings.lora), progress.as_ref())
+            let of_drafts = EngineConfig {
+                session: format!("{} drafts", config.session),
+                draft_tokens: 0,
+                adapters: 0,
+                ..config.clone()
+            };
+            let mut engine = load(&runtime, &file, (config, &settings.lora), progress.as_ref())?;
+            if let Some(file) = drafts {
+                let context = ModelConfig::of(&file)?.context;
+                let config = EngineConfig {
+                    context: Some(context.min(engine.context())),
+                    ..of_drafts
+                };
+                let drafts = load(&runtime, &file, (config, &[]), progress.as_ref())?;
+                engine.guess_by(Box::new(ModelDrafter::new(drafts)?))?;
+            }
+            Ok::<_, LlmError>(engine)
         })?;
         let engine = loaded.map_err(|error| inference_errors::of_llm(py, &error))?;
         let names = engine.adapter_names().iter();

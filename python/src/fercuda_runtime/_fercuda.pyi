@@ -1096,6 +1096,7 @@ class ModelFiles:
         self,
         runtime: Runtime,
         settings: Mapping[str, Any],
+        drafts: ModelFiles | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> LanguageModel:
         """Loads it onto a device."""
@@ -1174,7 +1175,7 @@ class LanguageModel:
     @property
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer."""
-    def load_figures(self) -> tuple[int, int, int, int]:
+    def load_figures(self) -> tuple[int, int, int, int, int, int]:
         """Requests that run and that wait, free blocks and all."""
     def start(self, tokens: Sequence[int], settings: Mapping[str, Any]) -> TokenStream:
         """Queues a request."""

@@ -68,6 +68,9 @@ pub(crate) struct ModelBenchArgs {
     /// Most tokens of a step.
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: u32,
+    /// Type of keys and values in the cache.
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::KV_TYPES)]
+    kv_type: String,
     /// Print times of the ops of a step of N tokens instead, each by events.
     #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u32).range(1..))]
     ops: Option<u32>,
@@ -88,6 +91,7 @@ struct ModelBenchRow {
 struct ModelBenchReport {
     model: String,
     device: String,
+    kv_type: String,
     bytes: u64,
     parameters: u64,
     held_bytes: u64,
@@ -297,6 +301,7 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
         requests: args.parallel.into(),
         context: Some(each),
         cache_tokens: Some(each.next_multiple_of(BLOCK) * u64::from(args.parallel)),
+        cached: args.kv_type.parse()?,
         ..EngineConfig::default()
     };
     let engine = Engine::load(&runtime, file, &config, |_, _| {})?;
@@ -325,6 +330,7 @@ pub(crate) fn run(args: &ModelBenchArgs) -> Result<ExitCode> {
     let report = ModelBenchReport {
         model: name(&args.model),
         device: runtime.device().name()?,
+        kv_type: args.kv_type.clone(),
         bytes: file.tensors().map(|it| it.bytes.len() as u64).sum(),
         parameters: file.tensors().map(|it| it.elements()).sum(),
         held_bytes: measured.engine.session().held_bytes(),

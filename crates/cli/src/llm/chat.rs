@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use fercuda_llm::{FinishReason, LlmError};
+use fercuda_llm::{EngineConfig, FinishReason, LlmError};
 use fercuda_tokenizer::{ChatRequest, ChatTemplate, ChatValue, TokenizerError};
 
 use super::adapter_args::AdapterArgs;
+use super::draft_args::DraftArgs;
 use super::{
     Generated, LoadedModel, MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, TemplateArgs, show,
     wants_figures, watch_interrupts,
@@ -54,6 +55,8 @@ pub(crate) struct Args {
     max_tokens: u32,
     #[command(flatten)]
     sampler: SamplerArgs,
+    #[command(flatten)]
+    draft: DraftArgs,
 }
 
 /// Messages so far: roles and texts.
@@ -87,7 +90,10 @@ impl Conversation {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut model = args.model.load_adapted(&args.adapter)?;
+    let adapters = args.adapter.open()?;
+    let options = adapters.options(EngineConfig::default());
+    let mut model = args.draft.load(&args.model, options)?;
+    model.adapt(&adapters)?;
     let Some(template) = args.template.of(&mut model)? else {
         bail_usage!(
             "the model has no chat template\ntry: --chat-template, or fercuda generate, or an \

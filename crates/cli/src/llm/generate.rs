@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use fercuda_llm::{FinishReason, LlmError};
+use fercuda_llm::{EngineConfig, FinishReason, LlmError};
 use fercuda_tokenizer::Special;
 use serde::Serialize;
 
 use super::adapter_args::AdapterArgs;
+use super::draft_args::DraftArgs;
 use super::grammar_args::GrammarArgs;
 use super::{
     MOST_PROMPT, ModelArgs, NO_NUMBERS, SamplerArgs, show, wants_figures, watch_interrupts,
@@ -31,6 +32,7 @@ Examples:
   fercuda generate model.gguf --prompt 'A person: ' --json-schema person.json
   fercuda generate model.gguf --prompt 'Yes or no? ' --regex 'yes|no'
   fercuda generate model.gguf --prompt 'Once' --lora trained/checkpoint-500
+  fercuda generate model.gguf --prompt - --draft ngram < code.txt
   fercuda generate model.gguf --prompt 'Once' --json | jq .tokens_per_second")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -47,6 +49,8 @@ pub(crate) struct Args {
     sampler: SamplerArgs,
     #[command(flatten)]
     grammar: GrammarArgs,
+    #[command(flatten)]
+    draft: DraftArgs,
     /// Texts of control tokens in the prompt, such as <|im_start|>, are those tokens.
     #[arg(long)]
     special: bool,
@@ -64,6 +68,9 @@ struct GeneratedReport<'a> {
     first_token_seconds: f64,
     seconds: f64,
     tokens_per_second: f64,
+    /// Tokens that were guessed, and those of them that were right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guessed_tokens: Option<[u64; 2]>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -78,7 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         text => text.to_owned(),
     };
-    let mut model = args.model.load_adapted(&args.adapter)?;
+    let adapters = args.adapter.open()?;
+    let options = adapters.options(EngineConfig::default());
+    let mut model = args.draft.load(&args.model, options)?;
+    model.adapt(&adapters)?;
     let special = match args.special {
         true => Special::Parsed,
         false => Special::AsText,
@@ -119,6 +129,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             first_token_seconds: generated.first.as_secs_f64(),
             seconds: generated.total.as_secs_f64(),
             tokens_per_second: generated.rate(),
+            guessed_tokens: args
+                .draft
+                .is_there()
+                .then(|| model.engine.guessed_tokens().into()),
         };
         say!("{}", serde_json::to_string(&report)?);
     } else {

@@ -23,7 +23,7 @@ pub(crate) struct GrammarArgs {
         allow_hyphen_values = true
     )]
     regex: Option<String>,
-    /// Follow the grammar in FILE, in the notation of Lark; - reads standard input.
+    /// Follow the grammar in FILE, in Lark's notation or in GBNF; - reads standard input.
     #[arg(long, value_name = "FILE", group = "followed")]
     grammar: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@
 mod adapter_args;
 pub(crate) mod bench;
 pub(crate) mod chat;
+mod draft_args;
 pub(crate) mod embed;
 pub(crate) mod generate;
 mod grammar_args;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use fercuda_governor::MemorySize;
 use fercuda_grammar::TokenGrammar;
 use fercuda_hub::{DownloadProgress, ModelSource};
 use fercuda_llm::{
@@ -28,7 +30,7 @@ use fercuda_tokenizer::{ChatTemplate, Tokenizer, TokenizerError};
 use indicatif::ProgressBar;
 use signal_hook::consts::SIGINT;
 
-use adapter_args::AdapterArgs;
+use adapter_args::OpenAdapters;
 
 use crate::input::read_at_most;
 use crate::out::{alert, is_quiet, step, write};
@@ -41,6 +43,9 @@ pub(crate) const MOST_PROMPT: u64 = 16 << 20;
 /// Most bytes of a file with a chat template.
 const MOST_TEMPLATE: u64 = 1 << 20;
 
+/// Types of keys and values in the cache.
+pub(crate) const KV_TYPES: [&str; 5] = ["f32", "f16", "bf16", "f8e4m3", "f8e5m2"];
+
 /// Options of the commands that load a model.
 #[derive(clap::Args)]
 pub(crate) struct ModelArgs {
@@ -50,8 +55,17 @@ pub(crate) struct ModelArgs {
     /// Positions of a conversation [default: the model's, at most 8192].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     context: Option<u64>,
+    /// Positions of the cache, for all requests together [default: one conversation's].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    cache_tokens: Option<u64>,
+    /// Size of the cache of keys and values, for all requests together, as 4G.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["gpu_memory", "cache_tokens"])]
+    kv: Option<MemorySize>,
+    /// Take the cache up to this part of the device's memory, as 0.9.
+    #[arg(long, value_name = "PART", conflicts_with = "cache_tokens", value_parser = parse_part)]
+    gpu_memory: Option<u32>,
     /// Type of keys and values in the cache.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "bf16", "f8e4m3", "f8e5m2"])]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv_type: String,
 }
 
@@ -118,6 +132,14 @@ fn parse_number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, Stri
         .ok_or_else(|| format!("it is not a number from {LOW} to {HIGH}"))
 }
 
+/// Percent of a part.
+fn parse_part(text: &str) -> Result<u32, String> {
+    let part: Option<f64> = text.parse().ok();
+    let part = part.filter(|it| *it > 0.0 && *it <= 1.0);
+    part.map(|it| (it * 100.0).round().max(1.0) as u32)
+        .ok_or_else(|| "it is not a number above 0, at most 1, as 0.9".to_owned())
+}
+
 fn parse_penalty(text: &str) -> Result<f32, String> {
     let number: Option<f32> = text.parse().ok();
     number
@@ -142,6 +164,7 @@ impl SamplerArgs {
 /// A model with its tokenizer, loaded.
 pub(crate) struct LoadedModel {
     pub(crate) engine: Engine,
+    pub(crate) runtime: Runtime,
     pub(crate) tokenizer: Tokenizer,
     /// Its chat template, if it has one; or why it is none.
     pub(crate) template: Result<Option<ChatTemplate>, TokenizerError>,
@@ -173,15 +196,8 @@ impl Generated {
 }
 
 impl ModelArgs {
-    /// Loads the model, with an adapter, if there is one; a bar on stderr shows how far that is.
-    pub(crate) fn load_adapted(&self, adapter: &AdapterArgs) -> Result<LoadedModel> {
-        let open = adapter.open()?;
-        let mut model = self.load_with(open.options(EngineConfig::default()))?;
-        model.adapter = open.load(&mut model.engine)?.first().copied();
-        Ok(model)
-    }
-
-    /// Loads the model, with these options where the arguments say nothing.
+    /// Loads the model, with these options where the arguments say nothing; a bar on stderr shows
+    /// how far that is.
     pub(crate) fn load_with(&self, options: EngineConfig) -> Result<LoadedModel> {
         self.load_source(self.open()?, options)
     }
@@ -198,19 +214,32 @@ impl ModelArgs {
         source: ModelSource,
         options: EngineConfig,
     ) -> Result<LoadedModel> {
+        let runtime = Runtime::open(RuntimeConfig::default())?;
+        self.load_in(&runtime, source, options)
+    }
+
+    /// As [`ModelArgs::load_source`], onto the device of that runtime.
+    pub(crate) fn load_in(
+        &self,
+        runtime: &Runtime,
+        source: ModelSource,
+        options: EngineConfig,
+    ) -> Result<LoadedModel> {
         let begun = Instant::now();
         let about = || format!("cannot load {}", self.model.display());
-        let runtime = Runtime::open(RuntimeConfig::default())?;
         let cached: Dtype = self.kv_type.parse()?;
         let template = source.chat_template();
         let config = EngineConfig {
             session: tenant_name(&source.name),
-            context: self.context,
+            context: self.context.or(options.context),
+            cache_tokens: self.cache_tokens.or(options.cache_tokens),
+            cache_bytes: self.kv.map(MemorySize::get),
+            memory_percent: self.gpu_memory,
             cached,
             ..options
         };
         let mut bar = None;
-        let engine = Engine::load(&runtime, &source.file, &config, |done, all| {
+        let engine = Engine::load(runtime, &source.file, &config, |done, all| {
             bar.get_or_insert_with(|| progress_bar("loading", all, true))
                 .set_position(done.min(all));
         });
@@ -230,6 +259,7 @@ impl ModelArgs {
         }
         Ok(LoadedModel {
             engine,
+            runtime: runtime.clone(),
             tokenizer: source.tokenizer,
             name: source.name,
             template,
@@ -270,6 +300,12 @@ pub(crate) fn find(name: &Path) -> Result<ModelSource> {
 }
 
 impl LoadedModel {
+    /// Loads adapters, of which it generates by the first one, if there is one.
+    pub(crate) fn adapt(&mut self, adapters: &OpenAdapters) -> Result<()> {
+        self.adapter = adapters.load(&mut self.engine)?.first().copied();
+        Ok(())
+    }
+
     /// Generates behind these tokens, until the flag is set at most; `show` gets each part of the
     /// text when it is decided.
     pub(crate) fn generate(

@@ -13,17 +13,20 @@ use fercuda_llm::{
     AdapterId, Embedder, EncoderConfig, Engine, EngineConfig, FinishReason, GenerationRequest,
     LlmError, RequestId, SamplerConfig,
 };
+use fercuda_runtime::Runtime;
 use fercuda_server::{
-    EmbedError, EngineLoad, GeneratedToken, ServedModel, Server, ServerConfig, ServerStop,
-    TokenEngine, TokenFinish, TokenRequest,
+    EmbedError, EngineLoad, EngineMemory, GeneratedToken, ServedModel, Server, ServerConfig,
+    ServerStop, TokenEngine, TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::Tokenizer;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::adapter_args::AdaptersArgs;
+use super::draft_args::DraftArgs;
 use super::{LoadedModel, ModelArgs, NO_NUMBERS, TemplateArgs};
 use crate::out::{alert, note, say};
+use crate::progress::progress_bar;
 use crate::status::{ExitStatus, bail_usage};
 
 /// Serve a language model over HTTP, with OpenAI's and Anthropic's requests.
@@ -45,6 +48,8 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     template: TemplateArgs,
+    #[command(flatten)]
+    draft: DraftArgs,
     #[command(flatten)]
     adapters: AdaptersArgs,
     /// Port; 0 takes a free one.
@@ -68,9 +73,6 @@ pub(crate) struct Args {
     /// Let at most so many requests wait besides; more get status 429.
     #[arg(long, value_name = "N", default_value_t = 128)]
     queue: usize,
-    /// Positions of the cache, for all requests together [default: one conversation's].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    cache_tokens: Option<u64>,
     /// States kept of prompts and answers, of models with states [default: --parallel].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=65536))]
     kept_states: Option<u64>,
@@ -100,6 +102,7 @@ impl Args {
 /// An engine as servers drive one.
 struct ServedEngine {
     engine: Engine,
+    runtime: Runtime,
     /// Those of the served model, in its order.
     adapters: Vec<AdapterId>,
 }
@@ -162,12 +165,26 @@ impl TokenEngine for ServedEngine {
 
     fn figures(&self) -> EngineLoad {
         let (running, waiting, free_blocks, blocks) = self.engine.load_figures();
+        let (guessed, right) = self.engine.guessed_tokens();
         EngineLoad {
+            kept_blocks: self.engine.kept_blocks().0,
+            guessed_tokens: guessed,
+            right_guesses: right,
             running,
             waiting,
             free_blocks,
             blocks,
         }
+    }
+
+    fn memory(&self) -> Option<EngineMemory> {
+        let memory = self.runtime.memory().ok()?;
+        Some(EngineMemory {
+            held: self.engine.session().held_bytes(),
+            block: self.engine.kept_blocks().1,
+            free: memory.free_bytes,
+            total: memory.total_bytes,
+        })
     }
 }
 
@@ -287,11 +304,10 @@ fn load(args: &Args, source: ModelSource) -> Result<(LoadedModel, Vec<(String, A
     let open = args.adapters.open(name)?;
     let options = open.options(EngineConfig {
         requests: args.parallel,
-        cache_tokens: args.cache_tokens,
         kept_states: args.kept_states,
         ..EngineConfig::default()
     });
-    let mut loaded = args.model.load_source(source, options)?;
+    let mut loaded = args.draft.load_source(&args.model, source, options)?;
     let adapters = open.load(&mut loaded.engine)?;
     Ok((loaded, open.names().into_iter().zip(adapters).collect()))
 }
@@ -337,6 +353,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some((_, adapter)) = adapters.first() {
         try_steps(&mut loaded.engine, &loaded.tokenizer, Some(*adapter))?;
     }
+    if !loaded.runtime.device().is_software()? {
+        let mut bar = None;
+        loaded.engine.prepare_steps(|done, all| {
+            bar.get_or_insert_with(|| progress_bar("compiling", all as u64, false))
+                .set_position(done as u64);
+        })?;
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let model = ServedModel {
         name: args.name.clone().unwrap_or(loaded.name),
@@ -349,10 +375,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     stop_by_signals(server.stopper())?;
     say!("{} at http://{}", model.name, server.address());
-    let mut engine = ServedEngine {
+    let mut served = ServedEngine {
         engine: loaded.engine,
+        runtime: loaded.runtime,
         adapters: adapters.into_iter().map(|(_, it)| it).collect(),
     };
-    server.run(&mut engine, model)?;
+    server.run(&mut served, model)?;
     Ok(ExitStatus::Success.into())
 }

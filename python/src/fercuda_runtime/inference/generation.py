@@ -59,7 +59,8 @@ class GenerationOptions(TypedDict, total=False):
     regex: str | None
     """Regular expression that the text matches whole."""
     grammar: str | None
-    """Grammar in the notation of Lark that the text follows, from its rule `start` on."""
+    """Grammar that the text follows: in the notation of Lark, from its rule `start` on, or in GBNF, from
+    `root` on."""
     choice: Sequence[str] | None
     """Texts of which it is one. At most one of `json_schema`, `regex`, `grammar` and `choice` is
     given."""
@@ -119,12 +120,15 @@ class Generation(str):
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """How full a model is: requests, and blocks of its cache of keys and values."""
+    """How full a model is: requests, and blocks of its cache of keys and values; and its guesses of
+    tokens so far, with those of them that were right."""
 
     running: int
     waiting: int
     free_blocks: int
     blocks: int
+    guessed_tokens: int
+    right_guesses: int
 
 
 def _schema_text(schema: object) -> str:
@@ -488,15 +492,26 @@ class TextStream(Iterator[str], AsyncIterator[str]):
         return repr(self._inner)
 
 
+def _percent(part: float | None) -> int | None:
+    if part is None:
+        return None
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
+        raise _errors.RequestError(f"gpu_memory is {part!r}\ntry: a part of the device's memory, as 0.9")
+    return max(1, round(part * 100))
+
+
 def load(
     model: str | PathLike[str] | ModelAdapter,
     *,
     context: int | None = None,
     cache_tokens: int | None = None,
+    gpu_memory: float | None = None,
     requests: int = 8,
     batch_tokens: int | None = None,
     kv_type: Literal["f32", "f16", "bf16", "f8e4m3", "f8e5m2"] = "f16",
     lora: Mapping[str, str | PathLike[str]] | None = None,
+    draft: str | PathLike[str] | ModelAdapter | None = None,
+    draft_tokens: int | None = None,
     session: str | None = None,
     config: RuntimeConfig | None = None,
     runtime: Runtime | None = None,
@@ -508,22 +523,36 @@ def load(
     `model`: a GGUF file, a folder with safetensors, a name at Hugging Face, or an adapter of one
     that is open. `context`: positions of a request, by default the model's, at most 8192.
     `cache_tokens`: positions of the cache, for all requests together, by default one request's.
+    `gpu_memory`: part of the device's memory up to which the cache is taken instead, as 0.9.
     `requests`: most requests that run at once. `batch_tokens`: most tokens of a step, by default
     what the device is fast with. `kv_type`: type of keys and values in the cache. `lora`: LoRA
     adapters by their names, of which each request may choose one: folders that PEFT has saved, or
-    GGUF files. `session`: name of its tenant, by default the model's.
+    GGUF files. `draft`: what guesses next tokens, which one step checks together, so that the text
+    stays what it is without: "ngram" guesses what followed the last three tokens where they stood
+    before, and a smaller model with the same vocabulary computes its guesses. `draft_tokens`: most
+    guesses in a step, by default 7 of "ngram" and 3 of a model. `session`: name of its tenant, by
+    default the model's.
     `config`, `runtime`: the device, as of a `RuntimeSession`. `progress`: called while files are
     fetched and weights uploaded.
 
     Raises `ModelError` of files that are no model or adapter that is supported; `HubError` of what
-    could not be fetched; `OutOfMemoryError`, before anything is uploaded, of what does not fit;
-    `RequestError` of limits; `SessionNameError` of a name that is taken.
+    could not be fetched; `OutOfMemoryError`, before anything is uploaded, of what does not fit; `RequestError` of
+    limits; `SessionNameError` of a name that is taken.
     """
     adapter = model if isinstance(model, ModelAdapter) else open_adapter(model, progress=progress)
     if runtime is None:
         runtime = (config or RuntimeConfig()).open()
     elif config is not None:
         raise _errors.ConfigError("both config and runtime are given\ntry: one of them")
+    drafts: ModelAdapter | None = None
+    if draft is not None and draft != "ngram":
+        drafts = draft if isinstance(draft, ModelAdapter) else open_adapter(draft, progress=progress)
+    if draft is None:
+        if draft_tokens is not None:
+            raise _errors.RequestError('draft_tokens without draft\ntry: draft="ngram"')
+        draft_tokens = 0
+    elif draft_tokens is None:
+        draft_tokens = 7 if drafts is None else 3
     wanted = "".join(it for it in adapter.name if it.isprintable())[:40] or "model"
     settings: dict[str, Any] = {
         "context": context,
@@ -531,6 +560,8 @@ def load(
         "requests": requests,
         "batch_tokens": batch_tokens,
         "kv_type": kv_type,
+        "draft_tokens": draft_tokens,
+        "memory_percent": _percent(gpu_memory),
         "lora": list((lora or {}).items()),
     }
     for number in itertools.count(1):
@@ -541,7 +572,9 @@ def load(
                     message = "the model makes embeddings, and takes no lora\ntry: a model that generates text"
                     raise _errors.RequestError(message)
                 return EmbeddingModel(adapter._files.load_embedder(runtime, own, batch_tokens, progress))
-            return LanguageModel(adapter._files.load(runtime, {**settings, "session": own}, progress))
+            of_drafts = drafts._files if drafts is not None else None
+            own_settings = {**settings, "session": own}
+            return LanguageModel(adapter._files.load(runtime, own_settings, of_drafts, progress))
         except _errors.SessionNameError:
             # Another model of that name is loaded.
             if session is not None or number >= 1000:
