@@ -536,8 +536,8 @@ def load(
     fetched and weights uploaded.
 
     Raises `ModelError` of files that are no model or adapter that is supported; `HubError` of what
-    could not be fetched; `OutOfMemoryError`, before anything is uploaded, of what does not fit; `RequestError` of
-    limits; `SessionNameError` of a name that is taken.
+    could not be fetched; `OutOfMemoryError`, before anything is uploaded, of what does not fit;
+    `RequestError` of limits; `SessionNameError` of a name that is taken.
     """
     adapter = model if isinstance(model, ModelAdapter) else open_adapter(model, progress=progress)
     if runtime is None:
