@@ -127,8 +127,8 @@ class LoadFigures:
     waiting: int
     free_blocks: int
     blocks: int
-    guessed_tokens: int
-    right_guesses: int
+    guessed_tokens: int = 0
+    right_guesses: int = 0
 
 
 def _schema_text(schema: object) -> str:
