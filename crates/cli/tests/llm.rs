@@ -624,3 +624,57 @@ fn text_name(path: &Path) -> String {
     let name = path.file_name().expect("a name");
     name.to_string_lossy().into_owned()
 }
+
+#[test]
+fn guesses_and_sizes_of_the_cache_change_no_text() {
+    let (folder, file) = tiny("F32");
+    let generate = |more: &[&str]| {
+        let args = ["generate", path(&file), "-n", "16", "--json", "--prompt"];
+        let done = fercuda(&[&args[..], &["Hello hello hello"], more].concat(), "");
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let json: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        (json["tokens"].clone(), json["guessed_tokens"].clone())
+    };
+    let (plain, none) = generate(&[]);
+    assert!(none.is_null());
+    for (more, is_guessed) in [
+        (&["--draft", "ngram"][..], true),
+        (&["--draft", path(&file), "--draft-tokens", "2"], true),
+        (&["--kv", "1M"], false),
+        (&["--gpu-memory", "0.01"], false),
+    ] {
+        let (tokens, guessed) = generate(more);
+        assert_eq!(tokens, plain, "{more:?}");
+        assert_eq!(guessed.is_array(), is_guessed, "{more:?}");
+    }
+    // The model itself is right.
+    let (_, guessed) = generate(&["--draft", path(&file)]);
+    assert!(guessed[1].as_u64() > Some(4), "{guessed}");
+    let other = folder.path().join("other.gguf");
+    let args = [
+        "model",
+        "random",
+        "smollm2-135m",
+        path(&other),
+        "--type",
+        "Q4_0",
+    ];
+    assert_eq!(fercuda(&args, "").status.code(), Some(0));
+    for (more, status, message) in [
+        (&["--draft", path(&other)][..], 2, "is \"token 512\""),
+        (&["--draft-tokens", "3"], 2, "--draft"),
+        (&["--kv", "10"], 1, "a cache of 10 bytes"),
+        (&["--gpu-memory", "2"], 2, "at most 1, as 0.9"),
+        (
+            &["--kv", "1M", "--cache-tokens", "64"],
+            2,
+            "cannot be used with",
+        ),
+    ] {
+        let args = ["generate", path(&file), "--prompt", "Hello"];
+        let done = fercuda(&[&args[..], more].concat(), "");
+        let noise = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(status), "{more:?}: {noise}");
+        assert!(noise.contains(message), "{more:?}: {noise}");
+    }
+}

@@ -194,6 +194,9 @@ pub(crate) fn cache_positions(
 }
 
 fn mebibytes(bytes: u64) -> String {
+    if bytes < 1 << 16 {
+        return format!("{bytes} bytes");
+    }
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 

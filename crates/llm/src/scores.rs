@@ -50,8 +50,9 @@ impl Engine {
     fn score_in(&mut self, tokens: &[u32], blocks: &[u32], slot: Option<u32>) -> Result<Vec<f32>> {
         let vocabulary = self.decoder.vocabulary() as usize;
         let mut scores = Vec::new();
-        for first in (0..tokens.len()).step_by(self.limits.rows as usize) {
-            let own = &tokens[first..tokens.len().min(first + self.limits.rows as usize)];
+        let most = self.limits.rows.min(self.limits.tokens) as usize;
+        for first in (0..tokens.len()).step_by(most) {
+            let own = &tokens[first..tokens.len().min(first + most)];
             let block = &mut self.inputs;
             block.clear();
             block.set_blocks(0, blocks);

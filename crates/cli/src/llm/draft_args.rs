@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use fercuda_hub::ModelSource;
-use fercuda_llm::{EngineConfig, ModelConfig, ModelDrafter};
+use fercuda_llm::{EngineConfig, ModelConfig, ModelDrafter, tenant_name};
 use fercuda_runtime::{Runtime, RuntimeConfig};
 use fercuda_tokenizer::Tokenizer;
 
@@ -90,6 +90,11 @@ impl DraftArgs {
         };
         // First, as the model's cache may be what is left.
         let of_texts = context.saturating_mul(options.requests.min(CACHED_TEXTS));
+        let of_drafts = EngineConfig {
+            // Both may have one name.
+            session: tenant_name(&format!("drafts: {}", drafts.name)),
+            ..with(0, Some(of_texts))
+        };
         let drafts = ModelArgs {
             model: path.to_owned(),
             context: Some(context),
@@ -98,7 +103,7 @@ impl DraftArgs {
             kv: None,
             gpu_memory: None,
         }
-        .load_in(&runtime, drafts, with(0, Some(of_texts)))?;
+        .load_in(&runtime, drafts, of_drafts)?;
         let mut loaded = model.load_in(&runtime, source, with(count, options.cache_tokens))?;
         let drafter = ModelDrafter::new(drafts.engine)?;
         loaded.engine.guess_by(Box::new(drafter))?;

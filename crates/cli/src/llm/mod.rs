@@ -230,7 +230,10 @@ impl ModelArgs {
         let cached: Dtype = self.kv_type.parse()?;
         let template = source.chat_template();
         let config = EngineConfig {
-            session: tenant_name(&source.name),
+            session: match options.session.as_str() {
+                "" => tenant_name(&source.name),
+                own => own.to_owned(),
+            },
             context: self.context.or(options.context),
             cache_tokens: self.cache_tokens.or(options.cache_tokens),
             cache_bytes: self.kv.map(MemorySize::get),

@@ -223,4 +223,15 @@ fn guesses_without_room_are_refused() {
     let mut busy = engine(&model, &config("busy"));
     busy.add(request(&[1], 1)).unwrap();
     assert!(ModelDrafter::new(busy).is_err());
+    // Of rows for guesses there are more than tokens of a step.
+    let with = EngineConfig {
+        draft_tokens: 7,
+        batch_tokens: Some(8),
+        ..config("scores")
+    };
+    let tokens = prompt(&mut random, 30);
+    let wanted = plain.score(&tokens).unwrap();
+    let own = engine(&model, &with).score(&tokens).unwrap();
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4;
+    assert!(own.iter().zip(&wanted).all(near), "{own:?}, not {wanted:?}");
 }
