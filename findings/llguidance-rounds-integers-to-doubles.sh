@@ -11,10 +11,8 @@
 # write for int64, and minimum 2^63 - 1 are compilation errors. Bounds of -2^63 + 1024 work. const
 # 1.0 forces 1. Strings of digits are right. No warning.
 # Why: numbers are f64 inside, printed back shortest; bounds are then i64, cut at its ends.
-# For us: `--json-schema` and response_format have it: crates/grammar passes the schema's text on
-# (compiler.rs, JSON of source.rs). Identifiers of 64 bits in const or enum come out as other
-# identifiers. Refuse integers beyond 2^53 there by name, or rewrite a const as a regular
-# expression.
+# For us: `--json-schema`, response_format and tools would have it. crates/grammar refuses such
+# numbers in const and enum by name, and makes bounds beyond 2^53 nearer ones (source.rs).
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -19,7 +19,7 @@ const MOST_BRACKETS: usize = 64;
 /// Largest `multipleOf`, without its decimal point: each number below it is a state.
 const MOST_MULTIPLE: f64 = 10_000.0;
 /// Largest whole number up to which all are f64s.
-const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
+const MOST_EXACT: u64 = 1 << 53;
 /// Blanks between the tokens of JSON, where a schema names no others: a blank, or a line's end
 /// with the indentation of the next line. Blanks without end would be a text of their own.
 const JSON_BLANKS: &str = r"[ ]?|\n[ ]{0,32}";
@@ -238,13 +238,16 @@ fn least_common(a: u128, b: u128) -> Option<u128> {
 }
 
 /// Refuses whole numbers that a text has to be, if the parser would write another: it has numbers
-/// as f64.
-fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
+/// as f64. Bounds further from 0, as those of 64 bits, become nearer ones, which are within them.
+fn check_numbers(schema: &mut Value) -> Result<(), GrammarError> {
     match schema {
-        Value::Array(items) => items.iter().try_for_each(check_numbers),
-        Value::Object(members) => members.iter().try_for_each(|(name, value)| {
-            if matches!(name.as_str(), "const" | "enum") {
-                check_exact(value)?;
+        Value::Array(items) => items.iter_mut().try_for_each(check_numbers),
+        Value::Object(members) => members.iter_mut().try_for_each(|(name, value)| {
+            match name.as_str() {
+                "const" | "enum" => check_exact(value)?,
+                "minimum" | "exclusiveMinimum" => narrow(name, value, true)?,
+                "maximum" | "exclusiveMaximum" => narrow(name, value, false)?,
+                _ => {}
             }
             check_numbers(value)
         }),
@@ -252,20 +255,47 @@ fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
     }
 }
 
+/// A whole number of a schema that is no f64 for sure.
+fn is_inexact(value: &Value) -> bool {
+    let Value::Number(number) = value else {
+        return false;
+    };
+    match (number.as_i64(), number.as_u64()) {
+        (Some(number), _) => number.unsigned_abs() > MOST_EXACT,
+        (None, Some(number)) => number > MOST_EXACT,
+        // What is beyond 64 bits, or no whole number.
+        (None, None) => {
+            let text = number.to_string();
+            text.bytes().all(|it| it.is_ascii_digit() || it == b'-')
+        }
+    }
+}
+
+fn narrow(name: &str, bound: &mut Value, is_least: bool) -> Result<(), GrammarError> {
+    if !is_inexact(bound) {
+        return Ok(());
+    }
+    let is_below = bound.as_f64().is_some_and(|it| it < 0.0);
+    if is_below != is_least {
+        let what = format!("{name} {bound} of the JSON schema is beyond 2^53");
+        return Err(refused(what, "numbers as texts, or smaller ones"));
+    }
+    *bound = json!(if is_below {
+        -(1_i64 << 53)
+    } else {
+        1_i64 << 53
+    });
+    Ok(())
+}
+
 /// As [`check_numbers`], of a value and its parts.
 fn check_exact(value: &Value) -> Result<(), GrammarError> {
     match value {
         Value::Array(items) => items.iter().try_for_each(check_exact),
         Value::Object(members) => members.values().try_for_each(check_exact),
-        Value::Number(number) => {
-            let text = number.to_string();
-            let is_whole = text.bytes().all(|it| it.is_ascii_digit() || it == b'-');
-            let is_exact = number.as_f64().is_some_and(|it| it.abs() <= MOST_EXACT);
-            if is_whole && !is_exact {
-                let what = format!("a value of the JSON schema is {text}, beyond 2^53");
-                return Err(refused(what, "the number as a text, or a smaller one"));
-            }
-            Ok(())
+        number if is_inexact(number) => {
+            let what = format!("a value of the JSON schema is {number}, beyond 2^53");
+            Err(refused(what, "the number as a text, or a smaller one"))
         }
         _ => Ok(()),
     }
@@ -301,11 +331,11 @@ fn check_embedded(text: &str) -> Result<(), GrammarError> {
 }
 
 /// The schema with bounds of the blanks in texts, if it has none.
-fn checked_schema(schema: Value) -> Result<Value, GrammarError> {
+fn checked_schema(mut schema: Value) -> Result<Value, GrammarError> {
     let mut multiples = Multiples::default();
     multiples.add_schema(&schema)?;
     multiples.check()?;
-    check_numbers(&schema)?;
+    check_numbers(&mut schema)?;
     let mut schema = match schema {
         Value::Object(members) => members,
         Value::Bool(true) => serde_json::Map::new(),

@@ -201,6 +201,20 @@ ws    ::= [ \t\n]*
 }
 
 #[test]
+fn bounds_of_64_bits_are_nearer_ones() {
+    let source = fercuda_grammar::GrammarSource::JsonSchema(
+        r#"{"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807}"#
+            .to_owned(),
+    );
+    let mut grammar = compiler().compile(&source).unwrap();
+    for it in "-123456789012".bytes() {
+        let token = byte(it);
+        assert!(grammar.allowed().unwrap().has(token));
+        grammar.accept(token).unwrap();
+    }
+}
+
+#[test]
 fn what_is_no_grammar_is_named_with_its_line() {
     for (source, wanted) in [
         ("roof ::= \"a\"", "no rule root"),

@@ -52,6 +52,10 @@ fn what_has_no_meaning_is_refused_with_its_place() {
             schema("{\"anyOf\": [{\"enum\": [{\"a\": -9223372036854775807}]}]}"),
             "-9223372036854775807",
         ),
+        (
+            schema("{\"type\": \"integer\", \"minimum\": 1000000000000000000}"),
+            "minimum 1000000000000000000",
+        ),
         (lark(""), "empty"),
         (lark("start: \"a\n"), "1(10): lexer error"),
         (lark("start: foo\n"), "unknown name: \"foo\""),
