@@ -9,8 +9,8 @@ pub(crate) struct ChosenToken {
     pub(crate) top: Vec<(u32, f32)>,
 }
 
-/// How tokens are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How tokens are chosen; of several rows the last of their ways serves all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowChoice {
     /// The most likely ones.
     Largest,

@@ -60,12 +60,20 @@ pub(crate) struct ModelDecoder {
     logits: DeviceTensor,
     /// The chosen token of each row.
     best: DeviceTensor,
-    /// Those of some rows of the step before.
-    chosen_before: DeviceTensor,
-    /// Its logit.
+    /// Its logit, or the largest one of a row whose token is sampled.
     best_values: DeviceTensor,
+    /// Chosen tokens of some rows of the step before.
+    chosen_before: DeviceTensor,
     /// Adapters, where there may be some.
     pub(crate) adapters: Option<AdapterPool>,
+}
+
+/// Bytes of the cache for each position.
+pub(crate) fn position_bytes(config: &ModelConfig, cached: Dtype) -> u64 {
+    let whole = |number: u64| u128::from(number);
+    let each = whole(config.shared_heads) * whole(config.key_length + config.value_length);
+    let of_layers = whole(config.attention_layers() * cached.bytes());
+    u64::try_from(each.saturating_mul(of_layers)).unwrap_or(u64::MAX)
 }
 
 /// Bytes of what a decoder needs beside its weights: the cache, the states of layers without
@@ -82,7 +90,7 @@ pub(crate) fn memory_bytes(
     let vocabulary = tensors.first_extent("token_embd.weight")?;
     let each = whole(config.shared_heads) * whole(config.key_length + config.value_length);
     let positions = whole(limits.blocks) * whole(limits.places);
-    let cache = whole(config.attention_layers()) * positions * each * whole(cached.bytes());
+    let cache = positions * whole(position_bytes(config, cached));
     let recurrence = config.recurrence.as_ref();
     let states = recurrence.map_or(0, |it| whole(limits.slots) * whole(it.slot_bytes()));
     let gates = match config.spec.has_attention_gate {

@@ -454,7 +454,7 @@ impl Engine {
         };
         let request = &mut self.running[at];
         let mut right = 0;
-        loop {
+        let has_ended = loop {
             let chosen = of_row(request);
             let event = request.take(chosen, self.context);
             let is_guessed = rows.drafts.get(right) == Some(&event.token);
@@ -462,20 +462,17 @@ impl Engine {
             events.push(event);
             right += usize::from(is_guessed);
             if has_ended || !is_guessed {
-                break;
+                break has_ended;
             }
-        }
+        };
         self.guesses.0 += rows.drafts.len() as u64;
         self.guesses.1 += right as u64;
-        match events.last().is_some_and(|it| it.finished.is_some()) {
-            true => {
-                self.cancel(rows.request);
-            }
-            false => {
-                let states = self.states.as_mut();
-                self.running[at].take_drafts((rows.drafts.len(), right), &mut self.pool, states);
-            }
+        if has_ended {
+            self.cancel(rows.request);
+            return;
         }
+        let states = self.states.as_mut();
+        self.running[at].take_drafts((rows.drafts.len(), right), &mut self.pool, states);
     }
 
     /// Has all that runs computed again, and forgets what is kept: a step has failed, and earlier

@@ -5,7 +5,7 @@ use fercuda_tensor::Dtype;
 
 use crate::adapter_targets::adapter_bytes;
 use crate::config::ModelConfig;
-use crate::decoder::memory_bytes;
+use crate::decoder::{memory_bytes, position_bytes};
 use crate::error::{LlmError, refused};
 use crate::request::EngineConfig;
 use crate::step_inputs::{PLACES, StepLimits};
@@ -105,14 +105,6 @@ pub(crate) fn limits_of(
         adapter_rank: config.adapter_rank.next_multiple_of(8),
     };
     Ok((limits, context.min(limits.blocks_each * PLACES)))
-}
-
-/// Bytes of the cache for each position.
-fn position_bytes(model: &ModelConfig, cached: Dtype) -> u64 {
-    let whole = |number: u64| u128::from(number);
-    let each = whole(model.shared_heads) * whole(model.key_length + model.value_length);
-    let of_layers = whole(model.attention_layers() * cached.bytes());
-    u64::try_from(each.saturating_mul(of_layers)).unwrap_or(u64::MAX)
 }
 
 /// Positions of the cache where its bytes are given, or the part of the device's memory that it is

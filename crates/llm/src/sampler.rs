@@ -132,10 +132,13 @@ impl TokenSampler {
 
     /// Whether it takes the largest logit, whatever was before.
     pub(crate) fn takes_largest(&self) -> bool {
-        self.config.temperature <= 0.0 && self.config.has_no_penalties()
+        self.config.temperature <= 0.0 && self.is_plain()
     }
 
     fn penalise(&self, logits: &mut [f32], before: &[u32]) {
+        if self.config.has_no_penalties() {
+            return;
+        }
         let SamplerConfig {
             repeat_penalty,
             frequency_penalty,
@@ -143,9 +146,6 @@ impl TokenSampler {
             repeat_last,
             ..
         } = self.config;
-        if (repeat_penalty, frequency_penalty, presence_penalty) == (1.0, 0.0, 0.0) {
-            return;
-        }
         let last = &before[before.len().saturating_sub(repeat_last)..];
         let mut sorted = last.to_vec();
         sorted.sort_unstable();

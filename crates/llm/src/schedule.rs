@@ -141,11 +141,7 @@ impl Engine {
     pub(crate) fn choice_of(&self, parts: &[StepPart]) -> RowChoice {
         let with_rows = parts.iter().filter(|it| self.has_row(it));
         let choices = with_rows.map(|it| self.running[it.request].choice());
-        choices.fold(RowChoice::Largest, |all, own| match (all, own) {
-            (RowChoice::OnHost, _) | (_, RowChoice::OnHost) => RowChoice::OnHost,
-            (RowChoice::Sampled, _) | (_, RowChoice::Sampled) => RowChoice::Sampled,
-            _ => RowChoice::Largest,
-        })
+        choices.max().unwrap_or(RowChoice::Largest)
     }
 
     /// Lets waiting requests run, while there are rows and a block for each.
@@ -178,7 +174,7 @@ impl Engine {
         // One is of each request.
         let mut rows = (limits.rows as usize).saturating_sub(self.running.len());
         let mut wanted = Vec::new();
-        for request in &mut self.running {
+        for (at, request) in self.running.iter_mut().enumerate() {
             request.drafts.clear();
             let room = request.room_for_drafts(limits.drafts as usize, self.context);
             let most = room.min(rows);
@@ -186,15 +182,12 @@ impl Engine {
                 continue;
             }
             rows -= most;
-            wanted.push((request.id, most));
+            wanted.push((at, most));
         }
-        let requests = wanted.iter().filter_map(|(id, most)| {
-            let request = self.running.iter().find(|it| it.id == *id)?;
-            Some(DraftRequest {
-                request: *id,
-                tokens: &request.tokens,
-                most: *most,
-            })
+        let requests = wanted.iter().map(|(at, most)| DraftRequest {
+            request: self.running[*at].id,
+            tokens: &self.running[*at].tokens,
+            most: *most,
         });
         let requests: Vec<DraftRequest<'_>> = requests.collect();
         if requests.is_empty() {
@@ -202,14 +195,11 @@ impl Engine {
         }
         let drafts = drafter.draft(&requests)?;
         let vocabulary = self.decoder.vocabulary();
-        for ((id, most), mut draft) in wanted.into_iter().zip(drafts) {
-            let Some(request) = self.running.iter_mut().find(|it| it.id == id) else {
-                continue;
-            };
+        for ((at, most), mut draft) in wanted.into_iter().zip(drafts) {
             let is_known = |token: &u32| u64::from(*token) < vocabulary;
             let known = draft.iter().take_while(|it| is_known(it)).count();
             draft.truncate(known.min(most));
-            request.drafts = draft;
+            self.running[at].drafts = draft;
         }
         Ok(())
     }
@@ -278,20 +268,12 @@ impl Engine {
             let Some(at) = self.place_of(id) else {
                 return false;
             };
-            let request = &mut self.running[at];
-            let wanted = (request.computed + count).div_ceil(PLACES as usize);
-            while request.blocks.len() < wanted {
-                let Some(block) = self.pool.take() else {
-                    break;
-                };
-                request.blocks.push(block);
-            }
-            if request.blocks.len() >= wanted {
+            if self.take_free_blocks(at, count) {
                 return true;
             }
             let last = self.running.iter().map(|it| it.id).max().unwrap_or(id);
             counts.retain(|(other, ..)| *other != last);
-            if let Some(at) = self.running.iter().position(|it| it.id == last) {
+            if let Some(at) = self.place_of(last) {
                 let mut evicted = self.running.remove(at);
                 evicted.give_back(&mut self.pool, self.states.as_mut());
                 self.waiting.push_front(evicted);
@@ -326,8 +308,7 @@ impl Engine {
     pub(crate) fn fill_arguments(&mut self, parts: Vec<StepPart>) -> (StepKey, Vec<RequestRows>) {
         let key = self.key_of(&parts);
         let of_singles = parts.iter().filter(|it| it.is_single).count();
-        let block = &mut self.inputs;
-        block.clear();
+        self.inputs.clear();
         let (mut at, mut rows, mut row) = (0, Vec::new(), 0);
         let mut runs = Vec::new();
         // Those that generate come first.
@@ -340,13 +321,14 @@ impl Engine {
                 }));
                 at = key.singles as usize;
             }
+            let has_row = self.has_row(&part);
+            let block = &mut self.inputs;
             let request = &mut self.running[part.request];
             let known = request.tokens.len() + usize::from(part.row.is_some());
             let tokens = (at, part.count, part.drafts.len());
             let states = self.states.as_mut();
             runs.extend(states.and_then(|it| request.run(tokens, known, it)));
             block.set_blocks(request.row, &request.blocks);
-            let has_row = request.computed + part.count == known;
             for offset in 0..part.tokens() {
                 let position = request.computed + offset;
                 let guess = offset.checked_sub(part.count).map(|it| part.drafts[it]);

@@ -153,8 +153,6 @@ pub(crate) struct StepInputs {
     pub(crate) values: Vec<i32>,
     /// Blocks of each sequence that are not uploaded, from its first one on.
     changed: Vec<usize>,
-    /// Whether a token of the step has an adapter.
-    pub(crate) has_adapters: bool,
 }
 
 impl StepInputs {
@@ -163,7 +161,6 @@ impl StepInputs {
         let mut block = Self {
             values: vec![0; Self::len(&limits) as usize],
             changed: vec![0; limits.requests as usize],
-            has_adapters: false,
             limits,
         };
         block.clear();
@@ -190,7 +187,6 @@ impl StepInputs {
         if limits.adapters > 0 {
             set(ADAPTER, -1);
         }
-        self.has_adapters = false;
     }
 
     fn place(&self, number: u64, at: usize) -> usize {
@@ -212,7 +208,6 @@ impl StepInputs {
         if let Some(adapter) = adapter {
             let place = self.place(ADAPTER, at);
             self.values[place] = adapter.cast_signed();
-            self.has_adapters = true;
         }
     }
 
