@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -45,6 +45,24 @@ fn post(address: &str, path: &str, body: &Value) -> Option<(String, String)> {
     stream.read_to_string(&mut all).ok()?;
     let (head, body) = all.split_once("\r\n\r\n")?;
     Some((head.to_owned(), body.to_owned()))
+}
+
+/// A server of the model `tiny` with the key `k`, and its address.
+fn served(file: &Path, more: &[&str]) -> (Child, String) {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["serve", path(file), "--port", "0", "--api-key", "k"])
+        .args(more)
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("fercuda runs");
+    let mut line = String::new();
+    let stdout = server.stdout.as_mut().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("tiny at http://");
+    (server, address.expect("an address").to_owned())
 }
 
 /// A tiny model in a folder of its own.
@@ -382,28 +400,8 @@ fn a_served_model_answers_as_the_command_line_does_and_ends_by_signals() {
     ];
     let done = fercuda(&args, "");
     let wanted: Value = serde_json::from_slice(&done.stdout).expect("JSON");
-    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
-        .args([
-            "serve",
-            path(&file),
-            "--port",
-            "0",
-            "--api-key",
-            "k",
-            "--queue",
-            "3",
-        ])
-        .env("FERCUDA_DEVICE", "soft")
-        .env("FERCUDA_SOFT_CHECK", "0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("fercuda runs");
-    let mut line = String::new();
-    let stdout = server.stdout.as_mut().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut line).expect("a line");
-    let address = line.trim().strip_prefix("tiny at http://");
-    let address = address.expect("an address");
+    let (mut server, address) = served(&file, &["--queue", "3"]);
+    let address = address.as_str();
     let mut body = json!({
         "model": "tiny", "prompt": prompt, "max_tokens": 12, "temperature": 0, "logprobs": 2,
     });
@@ -554,20 +552,9 @@ fn adapters_change_texts_and_are_served_by_their_names() {
     let off = ["--lora", path(&large), "--lora-scale", "0"];
     assert_eq!(generate(&off), plain);
     let adapters = [&large, &none].map(|it| format!("{}={}", text_name(it), path(it)));
-    let mut server = Command::new(env!("CARGO_BIN_EXE_fercuda"))
-        .args(["serve", path(&file), "--port", "0", "--api-key", "k"])
-        .args(["--lora", &adapters[0], "--lora-modules", &adapters[1]])
-        .env("FERCUDA_DEVICE", "soft")
-        .env("FERCUDA_SOFT_CHECK", "0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("fercuda runs");
-    let mut line = String::new();
-    let stdout = server.stdout.as_mut().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut line).expect("a line");
-    let address = line.trim().strip_prefix("tiny at http://");
-    let address = address.expect("an address");
+    let adapters = ["--lora", &adapters[0], "--lora-modules", &adapters[1]];
+    let (mut server, address) = served(&file, &adapters);
+    let address = address.as_str();
     for (name, wanted) in [("large", &changed), ("tiny", &plain), ("none", &plain)] {
         let body = json!({
             "model": name, "prompt": "Hello", "max_tokens": 8, "temperature": 0,
