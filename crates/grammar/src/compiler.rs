@@ -7,13 +7,16 @@ use llguidance::api::ParserLimits;
 use llguidance::{Matcher, ParserFactory};
 
 use crate::error::{GrammarError, first_lines, refused};
-use crate::source::GrammarSource;
+use crate::source::{EITHER_RULE, GrammarSource};
 use crate::token_grammar::{NO_TOKEN, TokenGrammar};
 use crate::vocabulary::vocabulary;
 
 /// Stack of the thread that compiles; what it does not touch costs nothing. Rules that name each
 /// other are descended into.
 const STACK_BYTES: usize = 256 << 20;
+
+/// Advice where the parser says what is wrong.
+const OTHER: &str = "what it says, or a simpler one";
 
 /// Compiles grammars for the tokens of one tokenizer. Threads may share it.
 pub struct GrammarCompiler {
@@ -86,12 +89,15 @@ impl GrammarCompiler {
             if what.starts_with("Unsatisfiable") || what.contains("false schema") {
                 return Err(GrammarError::Unsatisfiable { kind, what });
             }
-            let what = match source {
-                GrammarSource::Regex(_) => without_rule(&what),
-                _ => what,
+            let (what, advice) = match source {
+                GrammarSource::Regex(_) => (without_rule(&what), OTHER),
+                // Its places are those of a text that the user has not seen.
+                _ if source.is_gbnf() => (without_place(&what).to_owned(), OTHER),
+                GrammarSource::Lark(_) => (what, EITHER_RULE),
+                _ => (what, OTHER),
             };
             let what = format!("the {kind} cannot be compiled: {what}");
-            return Err(refused(what, "what it says, or a simpler one"));
+            return Err(refused(what, advice));
         }
         let mut grammar = TokenGrammar::new(matcher);
         match grammar.allowed() {
@@ -100,12 +106,21 @@ impl GrammarCompiler {
                 let what = "none of the model's tokens begins one".to_owned();
                 Err(GrammarError::Unsatisfiable { kind, what })
             }
-            Err(error) => {
-                let what = format!("the {kind} is too large: {error}");
+            Err(GrammarError::Stuck { what }) => {
+                let what = format!("the {kind} is too large: {what}");
                 Err(refused(what, "a simpler one"))
             }
+            Err(error) => Err(error),
         }
     }
+}
+
+/// A message without the place, and the line, that it names.
+fn without_place(message: &str) -> &str {
+    let first = message.lines().next().unwrap_or(message);
+    let behind = first.trim_start_matches("at ");
+    let behind = behind.trim_start_matches(|it: char| it.is_ascii_digit() || "()".contains(it));
+    behind.strip_prefix(": ").unwrap_or(first)
 }
 
 /// A message of an expression, without the rule that it was put into.

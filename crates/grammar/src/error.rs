@@ -36,7 +36,7 @@ pub enum GrammarError {
 /// The first line of a message of the parser, without what it adds for its authors.
 pub(crate) fn first_lines(message: &str) -> String {
     const MOST: usize = 600;
-    let ends = ["<non-verbose/>", "<state>", "<backtrace>"];
+    let ends = ["<non-verbose/>", "<state>", "<backtrace>", "; try "];
     let end = ends.iter().filter_map(|it| message.find(it)).min();
     let text = message[..end.unwrap_or(message.len())].trim_end();
     match text.char_indices().nth(MOST) {

@@ -1,7 +1,8 @@
 //! Grammars in GBNF, the notation of llama.cpp, as grammars in that of Lark.
 //!
-//! Invariant: each character of a text is a terminal of its own. A lexer takes the longest terminal
-//! that fits, which a grammar in GBNF does not: its `[a-z]+ "z"` has texts.
+//! Invariants: each character of a text is a terminal of its own. A lexer takes the longest terminal
+//! that fits, which a grammar in GBNF does not: its `[a-z]+ "z"` has texts. Brackets become rules of
+//! their own: Lark's parser takes 30 within each other, and this one as many as the source may have.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,12 +13,13 @@ use crate::lark_text::lark_text;
 /// Largest number in braces.
 const MOST_REPEATED: u32 = 4096;
 
-/// Whether a text begins as a grammar in this notation does: with a rule's name and `::=`.
+/// Whether a text begins as a grammar in this notation does: with a rule's name and `::=`, or with
+/// comments that have nothing behind them.
 pub(crate) fn is_gbnf(text: &str) -> bool {
     let lines = text.lines().map(str::trim_start);
     let mut lines = lines.filter(|it| !it.is_empty() && !it.starts_with('#'));
     let Some(first) = lines.next() else {
-        return false;
+        return !text.trim().is_empty();
     };
     let rest = first.trim_start_matches(is_of_name);
     rest.len() < first.len()
@@ -38,6 +40,7 @@ pub(crate) fn lark_of(text: &str) -> Result<String, GrammarError> {
         at: 0,
         names: HashMap::new(),
         rules: Vec::new(),
+        parts: Vec::new(),
     };
     reader.grammar()?;
     reader.written()
@@ -60,6 +63,8 @@ struct GbnfReader {
     at: usize,
     names: HashMap<String, usize>,
     rules: Vec<GbnfRule>,
+    /// What stands in brackets, as rules `part0`, `part1`, ...
+    parts: Vec<String>,
 }
 
 type Result<T, E = GrammarError> = std::result::Result<T, E>;
@@ -201,7 +206,7 @@ impl GbnfReader {
                     if !self.takes(")") {
                         return self.error("an open bracket", "its closing one");
                     }
-                    format!("({inner})")
+                    self.part(inner)
                 }
                 Some('<') => self.token()?,
                 Some('!') => {
@@ -230,8 +235,17 @@ impl GbnfReader {
         }
     }
 
+    /// The name of a rule for what stands in brackets or is repeated once more.
+    fn part(&mut self, inner: String) -> String {
+        self.parts.push(inner);
+        format!("part{}", self.parts.len() - 1)
+    }
+
     fn repeated(&mut self, mut item: String) -> Result<String> {
-        loop {
+        for count in 0_usize.. {
+            if count > 0 && matches!(self.peek(), Some('*' | '+' | '?' | '{')) {
+                item = self.part(item);
+            }
             match self.peek() {
                 Some(sign @ ('*' | '+' | '?')) => {
                     self.at += 1;
@@ -264,9 +278,10 @@ impl GbnfReader {
                         Some(most) => format!("({item}){{{least},{most}}}"),
                     };
                 }
-                _ => return Ok(item),
+                _ => break,
             }
         }
+        Ok(item)
     }
 
     fn number(&mut self) -> Result<u32> {
@@ -404,6 +419,9 @@ impl GbnfReader {
                     return Err(refused(what, "a rule of that name"));
                 }
             }
+        }
+        for (number, body) in self.parts.iter().enumerate() {
+            let _ = writeln!(all, "part{number}: {body}");
         }
         Ok(all)
     }

@@ -16,6 +16,9 @@ pub const MOST_RULES: usize = 32 << 10;
 pub const MOST_CHOICES: usize = 4096;
 /// Most open brackets within each other, in a grammar or an expression.
 const MOST_BRACKETS: usize = 64;
+/// Most repetitions with a number in a grammar: each is some ten rules, and the cost of a step
+/// grows faster than their number.
+const MOST_COUNTED: usize = 256;
 /// Largest `multipleOf`, without its decimal point: each number below it is a state.
 const MOST_MULTIPLE: f64 = 10_000.0;
 /// Largest whole number up to which all are f64s.
@@ -50,9 +53,15 @@ impl GrammarSource {
             GrammarSource::JsonSchema(_) | GrammarSource::JsonObject => "JSON schema",
             GrammarSource::Regex(_) => "regular expression",
             GrammarSource::Choice(_) => "choice",
+            GrammarSource::Lark(_) if self.is_gbnf() => "grammar in GBNF",
             GrammarSource::Lark(_) => "grammar",
             GrammarSource::Generated(_) => "set of schemas",
         }
+    }
+
+    /// Whether it is a grammar in GBNF.
+    pub(crate) fn is_gbnf(&self) -> bool {
+        matches!(self, GrammarSource::Lark(text) if is_gbnf(without_mark(text)))
     }
 
     /// Compares its size and its nesting with what is computed.
@@ -83,6 +92,14 @@ impl GrammarSource {
                 let what =
                     format!("the {kind} has {depth} brackets in each other, over {MOST_BRACKETS}");
                 return Err(refused(what, "rules that name each other"));
+            }
+        }
+        if let GrammarSource::Lark(text) = self {
+            let count = counted_repetitions(text);
+            if count > MOST_COUNTED {
+                let what =
+                    format!("the {kind} has {count} repetitions with numbers, over {MOST_COUNTED}");
+                return Err(refused(what, "*, + or ?, or fewer of them"));
             }
         }
         Ok(())
@@ -132,20 +149,39 @@ impl GrammarSource {
                     quoted.join(" | ")
                 )))
             }
-            GrammarSource::Lark(text) if text.trim().is_empty() => Err(refused(
-                "the grammar is empty",
-                "a rule such as start: \"yes\" | \"no\"",
-            )),
+            GrammarSource::Lark(text) if text.trim().is_empty() => {
+                Err(refused("the grammar is empty", EITHER_RULE))
+            }
             GrammarSource::Lark(text) => {
+                let text = without_mark(text);
                 if is_gbnf(text) {
                     return Ok(TopLevelGrammar::from_lark(lark_of(text)?));
                 }
                 check_embedded(text)?;
-                Ok(TopLevelGrammar::from_lark(text.clone()))
+                Ok(TopLevelGrammar::from_lark(text.to_owned()))
             }
             GrammarSource::Generated(text) => Ok(TopLevelGrammar::from_lark(text.clone())),
         }
     }
+}
+
+/// A rule of each notation of grammars.
+pub(crate) const EITHER_RULE: &str =
+    "a rule such as root ::= \"yes\" | \"no\" in GBNF, or start: \"yes\" | \"no\" in Lark";
+
+/// A text without a mark of the order of its bytes, with which some editors begin a file.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Repetitions such as `{3}`, `{3,}` and `{0,9}` in a grammar; those within texts count too.
+fn counted_repetitions(text: &str) -> usize {
+    let behind = text.split('{').skip(1);
+    let counted = behind.filter(|it| {
+        let rest = it.trim_start_matches(|it: char| it.is_ascii_digit() || " ,~\t".contains(it));
+        rest.len() < it.len() && rest.starts_with('}')
+    });
+    counted.count()
 }
 
 /// Numbers of `multipleOf` in a grammar: whole ones, each by a power of ten.

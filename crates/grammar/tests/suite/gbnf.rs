@@ -237,10 +237,51 @@ fn what_is_no_grammar_is_named_with_its_line() {
             "a rule without ::= in line 3",
         ),
         ("root ::= !<|im_end|>", "left out"),
+        ("# no rule\n", "no rule root"),
+        ("root ::= <nothing>", "unknown special token: \"<nothing>\""),
+        ("root ::= <[99999999]>", "99999999"),
     ] {
         let error = compiler().compile(&lark(source)).unwrap_err().to_string();
         assert!(error.contains(wanted), "{source}: {error}");
-        assert!(error.contains("\ntry: "), "{error}");
+        // Nothing of the translation.
+        assert!(
+            !error.contains("r0_") && !error.contains("1 | start"),
+            "{error}"
+        );
+        assert_eq!(error.matches("try").count(), 1, "{error}");
+    }
+    let error = compiler()
+        .compile(&lark("root := \"a\""))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("root ::= "), "{error}");
+}
+
+#[test]
+fn brackets_nest_as_deep_as_a_source_may() {
+    let (open, close) = ("(\"b\" ".repeat(60), ")?*".repeat(60));
+    for mark in ["", "\u{feff}"] {
+        let source = format!("{mark}root ::= {open}\"a\"{close}");
+        let text = format!("{}a", "b".repeat(60));
+        assert!(has(&source, &text) && has(&source, "") && has(&source, "bb"));
+        assert!(!has(&source, "a"));
+    }
+}
+
+#[test]
+fn many_counted_repetitions_are_refused_at_once() {
+    for (source, is_known) in [
+        (format!("root ::= {}", "[a-z]{0,4096} ".repeat(257)), false),
+        (format!("start: {}", "/[a-z]/{0,9} ".repeat(257)), false),
+        (format!("root ::= {}", "[a-z]{3} ".repeat(256)), true),
+    ] {
+        let begin = std::time::Instant::now();
+        let done = compiler().compile(&lark(&source));
+        assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+        match done {
+            Ok(_) => assert!(is_known),
+            Err(error) => assert!(error.to_string().contains("257 repetitions"), "{error}"),
+        }
     }
 }
 
