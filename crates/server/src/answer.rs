@@ -389,6 +389,7 @@ impl AnswerDesk {
     ) -> Result<(Vec<u32>, OwnedSemaphorePermit), ApiError> {
         let permit = self.place()?;
         let model = Arc::clone(&self.model);
+        let member = prompt.member();
         let encode = move || (model.encode(prompt), permit);
         let encoded = tokio::task::spawn_blocking(encode).await;
         let (tokens, permit) = encoded
@@ -398,7 +399,10 @@ impl AnswerDesk {
         if count > context {
             let message =
                 format!("the prompt has {count} tokens, the context {context}; try a shorter one");
-            return Err(ApiError::new(ErrorKind::Invalid, message));
+            return Err(ApiError {
+                kind: ErrorKind::TooLong,
+                ..ApiError::of(member, message)
+            });
         }
         Ok((tokens, permit))
     }

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
     Invalid,
+    /// The prompt has more tokens than the context.
+    TooLong,
     Key,
     Host,
     NotFound,
@@ -28,7 +30,7 @@ impl ErrorKind {
     fn row(self) -> (u16, &'static str, &'static str) {
         let invalid = "invalid_request_error";
         match self {
-            Self::Invalid => (400, invalid, invalid),
+            Self::Invalid | Self::TooLong => (400, invalid, invalid),
             Self::Key => (401, invalid, "authentication_error"),
             Self::Host => (403, invalid, "permission_error"),
             Self::NotFound => (404, invalid, "not_found_error"),
@@ -46,6 +48,7 @@ impl ErrorKind {
     /// OpenAI's code, where programs look for one.
     fn code(self) -> Option<&'static str> {
         match self {
+            Self::TooLong => Some("context_length_exceeded"),
             Self::Key => Some("invalid_api_key"),
             Self::NotFound => Some("not_found"),
             Self::Full => Some("queue_full"),
@@ -81,6 +84,14 @@ impl ApiError {
             param: Some(param.into()),
             ..Self::new(ErrorKind::Invalid, message)
         }
+    }
+
+    /// With another name of the member that is wrong, where it has that one.
+    pub(crate) fn renamed(mut self, from: &str, to: &'static str) -> ApiError {
+        if self.param.as_deref() == Some(from) {
+            self.param = Some(to.into());
+        }
+        self
     }
 
     pub(crate) fn status(&self) -> u16 {

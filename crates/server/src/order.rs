@@ -23,6 +23,16 @@ pub(crate) enum OrderPrompt {
     Tokens(Vec<u32>),
 }
 
+impl OrderPrompt {
+    /// The member of a body that it is read from, in most APIs.
+    pub(crate) fn member(&self) -> &'static str {
+        match self {
+            Self::Chat(_) => "messages",
+            Self::Text(_) | Self::Tokens(_) => "prompt",
+        }
+    }
+}
+
 /// A request, checked.
 #[derive(Debug)]
 pub(crate) struct GenerationOrder {

@@ -263,7 +263,8 @@ impl Service {
         let (is_stream, shows_tokens) = (request.is_stream, request.order.top.is_some());
         let shown = std::mem::take(&mut request.shown);
         let order = request.into_order(&before);
-        let (answer, prompt) = self.desk.submit(order, model.adapter, client).await?;
+        let submitted = self.desk.submit(order, model.adapter, client).await;
+        let (answer, prompt) = submitted.map_err(|error| error.renamed("messages", "input"))?;
         let format = ResponsesFormat {
             model,
             number: self.numbers.id(""),

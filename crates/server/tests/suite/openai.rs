@@ -301,13 +301,19 @@ fn requests_that_cannot_be_done_are_refused_with_the_member() {
         "only \"echo\"",
     );
     let long = "x ".repeat(CONTEXT_WORDS);
-    refused(
-        path,
-        json!({ "prompt": long }),
-        400,
-        "",
-        "the context 40000",
-    );
+    for (path, body, member) in [
+        (path, json!({ "prompt": long }), "prompt"),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": long }] }),
+            "messages",
+        ),
+        ("/v1/responses", json!({ "input": long }), "input"),
+    ] {
+        refused(path, body.clone(), 400, member, "the context 40000");
+        let error = server.post(path, &body).json()["error"].take();
+        assert_eq!(error["code"], "context_length_exceeded", "{error}");
+    }
     let null = json!({
         "messages": [{ "role": "user", "content": "x", "name": null }], "stop": null, "n": 1,
         "temperature": null, "stream": null, "stream_options": null, "logit_bias": {},
