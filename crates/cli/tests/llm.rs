@@ -634,6 +634,9 @@ fn guesses_and_sizes_of_the_cache_change_no_text() {
         assert_eq!(tokens, plain, "{more:?}");
         assert_eq!(guessed.is_array(), is_guessed, "{more:?}");
     }
+    let args = ["generate", path(&file), "-n", "2", "--prompt", "Hello"];
+    let done = fercuda(&[&args[..], &["--cache-tokens", "1"]].concat(), "");
+    assert!(text(&done.stderr).contains("conversations have 16 positions, not"));
     // The model itself is right.
     let (_, guessed) = generate(&["--draft", path(&file)]);
     assert!(guessed[1].as_u64() > Some(4), "{guessed}");
@@ -652,6 +655,14 @@ fn guesses_and_sizes_of_the_cache_change_no_text() {
         (&["--draft-tokens", "3"], 2, "--draft"),
         (&["--kv", "10"], 1, "a cache of 10 bytes"),
         (&["--gpu-memory", "2"], 2, "at most 1, as 0.9"),
+        // Not rounded to a part in which it fits.
+        (
+            &["--gpu-memory", "0.0000001"],
+            1,
+            "858 bytes of the device's",
+        ),
+        (&["--draft", "absent.gguf"], 1, "try: the path of a file"),
+        (&["--lora", "absent"], 1, "try: the path of a file"),
         (
             &["--kv", "1M", "--cache-tokens", "64"],
             2,

@@ -13,8 +13,6 @@ use crate::tensors::ModelTensors;
 
 type Result<T> = std::result::Result<T, LlmError>;
 
-/// Most positions of a request, where the caller names none.
-const DEFAULT_CONTEXT: u64 = 8192;
 /// Tokens of a step from which blocks of weights become 16-bit floats before they are multiplied.
 const WIDE_FROM: u64 = 64;
 /// Tokens of prompts in a step in which others generate: those wait for them.
@@ -38,7 +36,7 @@ pub(crate) fn limits_of(
     config: &EngineConfig,
     is_software: bool,
 ) -> Result<(StepLimits, u64)> {
-    let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
+    let context = config.context_of(model.context);
     if context == 0 || context > model.context {
         return Err(refused(
             format!("a context of {context} of a model with {}", model.context),
@@ -123,7 +121,7 @@ pub(crate) fn cache_positions(
     let given = [
         config.cache_tokens.is_some(),
         config.cache_bytes.is_some(),
-        config.memory_percent.is_some(),
+        config.memory_limit.is_some(),
     ];
     if given.iter().filter(|it| **it).count() > 1 {
         return Err(refused(
@@ -132,13 +130,9 @@ pub(crate) fn cache_positions(
         ));
     }
     let each = position_bytes(model, config.cached);
-    let bytes = match (config.cache_bytes, config.memory_percent) {
+    let bytes = match (config.cache_bytes, config.memory_limit) {
         (Some(bytes), _) => bytes,
-        (None, Some(percent)) => {
-            if !(1..=100).contains(&percent) {
-                let what = format!("{percent} % of the device's memory");
-                return Err(refused(what, "1 to 100"));
-            }
+        (None, Some(limit)) => {
             let memory = runtime.memory()?;
             let [_, states, step] = memory_bytes(tensors, limits, config.cached)?;
             let others = memory.total_bytes.saturating_sub(memory.free_bytes);
@@ -146,14 +140,15 @@ pub(crate) fn cache_positions(
             let beside = beside
                 .iter()
                 .fold(0, |sum: u64, it| sum.saturating_add(*it));
-            let upper = (u128::from(memory.total_bytes) * u128::from(percent) / 100) as u64;
+            let upper = limit.min(memory.total_bytes);
             let left = upper.saturating_sub(beside);
             if left < each.saturating_mul(PLACES) {
                 return Err(LlmError::Memory {
                     what: format!(
-                        "{percent} % of the device's memory are {}, and without a cache {} are \
-                         needed: weights {}, states {}, steps {}, others {}",
+                        "{} of the device's {} may be used, and without a cache {} are needed: \
+                         weights {}, states {}, steps {}, others {}",
                         mebibytes(upper),
+                        mebibytes(memory.total_bytes),
                         mebibytes(beside),
                         mebibytes(tensors.bytes()),
                         mebibytes(states),

@@ -29,9 +29,9 @@ pub struct EngineConfig {
     pub cache_tokens: Option<u64>,
     /// Bytes of the cache, in place of positions.
     pub cache_bytes: Option<u64>,
-    /// Percent of the device's memory up to which the cache is taken, beside what is there already,
+    /// Bytes of the device's memory up to which the cache is taken, beside what is there already,
     /// the weights and the memory of steps; in place of positions.
-    pub memory_percent: Option<u32>,
+    pub memory_limit: Option<u64>,
     /// States that are kept of prefixes, of models whose layers have some; `None` for as many as
     /// requests.
     pub kept_states: Option<u64>,
@@ -54,6 +54,16 @@ pub struct EngineConfig {
     pub adapter_rank: u64,
 }
 
+/// Most positions of a request, where the caller names none.
+const DEFAULT_CONTEXT: u64 = 8192;
+
+impl EngineConfig {
+    /// Positions of a request, of a model that has so many.
+    pub fn context_of(&self, model: u64) -> u64 {
+        self.context.unwrap_or(model.min(DEFAULT_CONTEXT))
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
@@ -63,7 +73,7 @@ impl Default for EngineConfig {
             context: None,
             cache_tokens: None,
             cache_bytes: None,
-            memory_percent: None,
+            memory_limit: None,
             kept_states: None,
             draft_tokens: 0,
             cached: Dtype::F16,

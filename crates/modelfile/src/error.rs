@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A call of the system failed.
-    #[error("cannot {action} {path}: {source}", path = .path.display())]
+    #[error("cannot {action} {path}: {source}{}", advice(.source), path = .path.display())]
     Io {
         /// What was tried, as `open`.
         action: &'static str,
@@ -117,5 +117,14 @@ pub(crate) fn shown(name: impl AsRef<[u8]>) -> String {
     match name.len() > MOST {
         true => format!("{text:?}... ({} bytes)", name.len()),
         false => format!("{text:?}"),
+    }
+}
+
+/// What to try where a file cannot be reached.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => "\ntry: the path of a file or a folder that is there",
+        io::ErrorKind::PermissionDenied => "\ntry: a file that this user may open",
+        _ => "",
     }
 }

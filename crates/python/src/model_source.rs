@@ -42,7 +42,8 @@ pub(crate) struct LoadSettings {
     batch_tokens: Option<u64>,
     kv_type: String,
     draft_tokens: u64,
-    memory_percent: Option<u32>,
+    /// Part of the device's memory up to which the cache is taken.
+    gpu_memory: Option<f64>,
     /// Names and paths of adapters.
     lora: Vec<(String, PathBuf)>,
 }
@@ -299,7 +300,6 @@ impl PyModelFiles {
             cache_tokens: settings.cache_tokens,
             requests: settings.requests,
             batch_tokens: settings.batch_tokens,
-            memory_percent: settings.memory_percent,
             draft_tokens: settings.draft_tokens,
             cached,
             adapters: settings.lora.len() as u64,
@@ -319,20 +319,37 @@ impl PyModelFiles {
         }
         let drafts = drafts.map(|it| Arc::clone(&it.file));
         let loaded = run_aside(py, move || {
+            let memory_limit = match settings.gpu_memory {
+                Some(part) => Some((part * runtime.memory()?.total_bytes as f64) as u64),
+                None => None,
+            };
+            let config = EngineConfig {
+                memory_limit,
+                ..config
+            };
             let of_drafts = EngineConfig {
                 session: format!("{} drafts", config.session),
                 draft_tokens: 0,
                 adapters: 0,
+                memory_limit: None,
                 ..config.clone()
             };
+            // First, as the model's cache may be what is left.
+            let drafts = match drafts {
+                Some(of_guesses) => {
+                    let context = ModelConfig::of(&of_guesses)?.context;
+                    let own = config.context_of(ModelConfig::of(&file)?.context);
+                    let config = EngineConfig {
+                        context: Some(context.min(own)),
+                        ..of_drafts
+                    };
+                    let none = (config, &[][..]);
+                    Some(load(&runtime, &of_guesses, none, progress.as_ref())?)
+                }
+                None => None,
+            };
             let mut engine = load(&runtime, &file, (config, &settings.lora), progress.as_ref())?;
-            if let Some(file) = drafts {
-                let context = ModelConfig::of(&file)?.context;
-                let config = EngineConfig {
-                    context: Some(context.min(engine.context())),
-                    ..of_drafts
-                };
-                let drafts = load(&runtime, &file, (config, &[]), progress.as_ref())?;
+            if let Some(drafts) = drafts {
                 engine.guess_by(Box::new(ModelDrafter::new(drafts)?))?;
             }
             Ok::<_, LlmError>(engine)

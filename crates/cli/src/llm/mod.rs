@@ -63,7 +63,7 @@ pub(crate) struct ModelArgs {
     kv: Option<MemorySize>,
     /// Take the cache up to this part of the device's memory, as 0.9.
     #[arg(long, value_name = "PART", conflicts_with = "cache_tokens", value_parser = parse_part)]
-    gpu_memory: Option<u32>,
+    gpu_memory: Option<f64>,
     /// Type of keys and values in the cache.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv_type: String,
@@ -133,10 +133,9 @@ fn parse_number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, Stri
 }
 
 /// Percent of a part.
-fn parse_part(text: &str) -> Result<u32, String> {
+fn parse_part(text: &str) -> Result<f64, String> {
     let part: Option<f64> = text.parse().ok();
-    let part = part.filter(|it| *it > 0.0 && *it <= 1.0);
-    part.map(|it| (it * 100.0).round().max(1.0) as u32)
+    part.filter(|it| *it > 0.0 && *it <= 1.0)
         .ok_or_else(|| "it is not a number above 0, at most 1, as 0.9".to_owned())
 }
 
@@ -229,6 +228,10 @@ impl ModelArgs {
         let about = || format!("cannot load {}", self.model.display());
         let cached: Dtype = self.kv_type.parse()?;
         let template = source.chat_template();
+        let memory_limit = match self.gpu_memory {
+            Some(part) => Some((part * runtime.memory()?.total_bytes as f64) as u64),
+            None => None,
+        };
         let config = EngineConfig {
             session: match options.session.as_str() {
                 "" => tenant_name(&source.name),
@@ -237,7 +240,7 @@ impl ModelArgs {
             context: self.context.or(options.context),
             cache_tokens: self.cache_tokens.or(options.cache_tokens),
             cache_bytes: self.kv.map(MemorySize::get),
-            memory_percent: self.gpu_memory,
+            memory_limit,
             cached,
             ..options
         };
@@ -250,6 +253,12 @@ impl ModelArgs {
             bar.finish_and_clear();
         }
         let engine = engine.with_context(about)?;
+        let (wanted, context) = (config.context_of(engine.model().context), engine.context());
+        if context < wanted {
+            alert!(
+                "conversations have {context} positions, not {wanted}: the cache has no more for one"
+            );
+        }
         step!(
             "loaded {} on {} in {:.1?}: {} of device memory",
             self.model.display(),

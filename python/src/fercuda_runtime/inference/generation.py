@@ -492,12 +492,12 @@ class TextStream(Iterator[str], AsyncIterator[str]):
         return repr(self._inner)
 
 
-def _percent(part: float | None) -> int | None:
+def _part(part: float | None) -> float | None:
     if part is None:
         return None
     if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
         raise _errors.RequestError(f"gpu_memory is {part!r}\ntry: a part of the device's memory, as 0.9")
-    return max(1, round(part * 100))
+    return float(part)
 
 
 def load(
@@ -561,7 +561,7 @@ def load(
         "batch_tokens": batch_tokens,
         "kv_type": kv_type,
         "draft_tokens": draft_tokens,
-        "memory_percent": _percent(gpu_memory),
+        "gpu_memory": _part(gpu_memory),
         "lora": list((lora or {}).items()),
     }
     for number in itertools.count(1):
