@@ -1,10 +1,11 @@
-// Attention over cached keys and values of 16-bit floats by tensor cores ("FlashAttention-2", Dao,
+// Attention over cached keys and values of 16 or 8 bits by tensor cores ("FlashAttention-2", Dao,
 // 2023). ELEMENT is the type of queries and results, CACHED that of the cache; POSITION, SEQUENCE
 // and TABLE are types of whole numbers. The cache is that of attention.cu.
 //
 // A row is one head of a token; the GROUP heads of a block's TOKENS tokens share keys and values.
 // KEYS of them at a time come through shared memory. Each row keeps its largest score, the sum of
-// weights, and the sum of values by them. Queries and weights are rounded to CACHED.
+// weights, and the sum of values by them. Queries and weights are rounded to CACHED,
+// or to f16 for one of 8 bits, whose values are exact in f16.
 //
 // With IS_PLAIN scores are neither limited nor biased.
 //
@@ -28,7 +29,7 @@
 #define ALL_KEYS (~0ull >> (64 - KEYS))
 
 typedef Computed<ELEMENT> As;
-typedef TensorCore<CACHED> Core;
+typedef TensorCore<Wide<CACHED>::type> Core;
 
 // The larger, or NaN if either is.
 __device__ __forceinline__ float most_of(float a, float b) {
@@ -120,6 +121,25 @@ struct TileKeys {
 // Loads rows of CHUNKS chunks each; those that are not there are 0.
 template <u32 CHUNKS>
 __device__ __forceinline__ void load_rows(uint4* tile, const CACHED* from, const i64* rows) {
+    if (sizeof(CACHED) == 1) {
+        // All are on their way before the first one is made wider.
+        const u32 count = KEYS * CHUNKS / THREADS;
+        uint2 all[count];
+#pragma unroll
+        for (u32 i = 0; i < count; i++) {
+            const u32 at = i * THREADS + threadIdx.x;
+            const i64 row = rows[at / CHUNKS];
+            all[i] = make_uint2(0, 0);
+            if (row == NO_ROW) continue;
+            all[i] = *reinterpret_cast<const uint2*>(from + row + at % CHUNKS * 8);
+        }
+#pragma unroll
+        for (u32 i = 0; i < count; i++) {
+            const u32 at = i * THREADS + threadIdx.x;
+            tile[at / CHUNKS * (CHUNKS + 1) + at % CHUNKS] = Wide<CACHED>::eight(all[i]);
+        }
+        return;
+    }
 #pragma unroll
     for (u32 at = threadIdx.x; at < KEYS * CHUNKS; at += THREADS) {
         const u32 key = at / CHUNKS, chunk = at % CHUNKS;

@@ -43,6 +43,46 @@ struct TensorCore<Bfloat> {
     }
 };
 
+// The 16-bit type of products whose factors are of a type, and eight elements of 8 bits in it.
+template <typename T>
+struct Wide {
+    typedef T type;
+    static __device__ __forceinline__ uint4 eight(uint2) { return make_uint4(0, 0, 0, 0); }
+};
+
+// Two elements of each word that follow one another, as the high bytes of two of 16 bits.
+__device__ __forceinline__ u32 high_bytes(u32 word, bool is_second) {
+    return __byte_perm(word, 0, is_second ? 0x3424 : 0x1404);
+}
+
+template <>
+struct Wide<Float8e5m2> {
+    typedef Half type;
+    static __device__ __forceinline__ uint4 eight(uint2 all) {
+        return make_uint4(high_bytes(all.x, false), high_bytes(all.x, true),
+                          high_bytes(all.y, false), high_bytes(all.y, true));
+    }
+};
+
+template <>
+struct Wide<Float8e4m3> {
+    typedef Half type;
+    // Its fraction and exponent, moved to those of f16, are the value by 2^-8.
+    static __device__ __forceinline__ u32 two(u32 bytes) {
+        u32 values;
+        asm("mul.rn.f16x2 %0, %1, %2;"
+            : "=r"(values)
+            : "r"((bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1), "r"(0x5c005c00));
+        // NaN is the largest magnitude.
+        const u32 nan = (bytes & 0x7f007f00) + 0x01000100 & 0x80008000;
+        return values | (nan - (nan >> 15));
+    }
+    static __device__ __forceinline__ uint4 eight(uint2 all) {
+        return make_uint4(two(high_bytes(all.x, false)), two(high_bytes(all.x, true)),
+                          two(high_bytes(all.y, false)), two(high_bytes(all.y, true)));
+    }
+};
+
 // Eight elements, those from `valid` on as 0. With VECTOR they are neighbours at a multiple of 16
 // bytes.
 template <bool VECTOR, typename T>

@@ -195,7 +195,7 @@ pub struct AttentionNumbers {
     pub bias: f64,
     /// Number of last positions that are attended to; 0 for all.
     pub window: u64,
-    /// Whether queries and weights may be rounded to the cache's type.
+    /// Whether queries and weights may be rounded to the cache's type, or to f16 if it has 8 bits.
     pub is_rounded: bool,
     /// About how many tokens of a sequence follow one another. The results do not depend on it, but
     /// for the order of sums.
@@ -256,7 +256,8 @@ impl AttentionViews {
 
     /// Whether there is a form for tensor cores.
     fn is_tiled(&self, is_aligned: bool) -> bool {
-        let is_narrow = matches!(self.k.dtype(), Dtype::F16 | Dtype::Bf16);
+        // An element of 8 bits is exact in f16.
+        let is_narrow = self.k.dtype().bytes() <= 2;
         let has_length = |view: &MemoryView| {
             let length = view.shape()[3];
             length.is_multiple_of(16) && length <= MOST_TILE_LENGTH && has_chunks(view, is_aligned)

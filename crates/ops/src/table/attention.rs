@@ -351,7 +351,7 @@ pub(super) fn window_of(op: &OpParameters) -> Result<u64, Misfit> {
     })
 }
 
-/// Whether queries and weights may be rounded to the cache's type.
+/// Whether queries and weights may be rounded to the cache's type, or to f16 if it has 8 bits.
 fn is_rounded(op: &OpParameters) -> bool {
     op.choice_of("products") == "cached"
 }
@@ -476,9 +476,13 @@ fn slope(bias: f64, heads: u64, head: u64) -> f64 {
     f64::exp2(-bias * exponent / own as f64)
 }
 
-/// A factor of a product of a 16-bit cache, which may be rounded to its type.
+/// A factor of a product of a cache of 16 or 8 bits, which may be rounded to its type or to f16.
 fn factor_of(cached: Dtype, mut value: Approx) -> Approx {
-    if matches!(cached, Dtype::F16 | Dtype::Bf16) {
+    let cached = match cached.bytes() {
+        1 => Dtype::F16,
+        _ => cached,
+    };
+    if cached.bytes() == 2 {
         let (rounded, error) = stored(cached, value.value, 0.0);
         value.error += error;
         if !rounded.is_finite() {
@@ -631,5 +635,5 @@ pub(super) const ROWS: &[OpRow] = &[
         { "scale": 0.0, "limit": 0.0, "max_bias": 0.0, "window": 0.0, "run": 1.0 } []
         { optional: 1, typed: ATTEND_TYPES, choices: &[("products", &["exact", "cached"])] }
         "cuda.attention", attend_results, attend, attend_expected,
-        "values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each token up to its position in its sequence, whose blocks are a row of the table; limit is that of tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products of a 16-bit cache may round queries and weights to its type, on tensor cores; run is about how many tokens of a sequence follow one another, a hint"),
+        "values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each token up to its position in its sequence, whose blocks are a row of the table; limit is that of tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products of a cache of 16 or 8 bits may round queries and weights to its type or, of 8 bits, to f16, on tensor cores; run is about how many tokens of a sequence follow one another, a hint"),
 ];
