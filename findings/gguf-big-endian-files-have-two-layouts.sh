@@ -8,10 +8,10 @@
 # same numbers for all.
 # Seen: F32, F16 and the metadata are swapped by both. Bytes given with raw_dtype, so BF16 and Q8_0,
 # are written as they are by GGUFWriter, and swapped by the converter: 1, 2, 3 in BF16 are 0x803f,
-# 0x0040, 0x4040 in one file and 0x3f80, 0x4000, 0x4040 in the other. The writer's file, converted to
-# little, has BF16 of -5.8e-39 for 1 and -134.4 in Q8_0. GGUFReader's own data of F32 are right, but
-# dequantize(data) of F32 and F16 of any big-endian file is 4.6e-41 for 1, and of BF16 and Q8_0 it is
-# right for the writer's file alone.
+# 0x0040, 0x4040 in one file and 0x3f80, 0x4000, 0x4040 in the other. The writer's file, converted
+# to little, has BF16 of -5.8e-39 for 1 and -134.4 in Q8_0. GGUFReader's own data of F32 are right,
+# but dequantize(data) of F32 and F16 of any big-endian file is 4.6e-41 for 1, and of BF16 and Q8_0
+# it is right for the writer's file alone.
 # For us: of a big-endian file nothing says which layout its blocks have. Our reader refuses such
 # files (crates/modelfile), and should go on doing so.
 set -euo pipefail

@@ -11,7 +11,8 @@
 # the whole text: [0-9] refuses "a5". A string of maxLength 2 may be \u0041b. An integer may be 1e5.
 # Letters beyond ASCII are allowed as \u escapes only.
 # For us: no oracle for our grammars: its texts have to be parsed first, then validated. Ours
-# (crates/grammar, on llguidance) refuse all of the above, and refuse keywords that they cannot hold.
+# (crates/grammar, on llguidance) allow no such text, hold bounds, and search for a pattern
+# anywhere.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

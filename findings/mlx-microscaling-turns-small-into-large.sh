@@ -11,9 +11,9 @@
 # neither NaN nor one right number. to_fp8 gives 448 for NaN, as for Inf.
 # Why: the scale's exponent is stored in 8 bits without a look at its range, so -1 becomes 255 or
 # 254; and a comparison with NaN picks the other number.
-# For us: a group of zeros with one number near 0 spoils a matrix product in MLX, and a check for NaN
-# after quantising finds none. In our MXFP4 (crates/tensor), as in llama.cpp, the exponent may wrap
-# too, but codes are chosen by the stored scale: such a group is zeros.
+# For us: a group of zeros with one number near 0 spoils a matrix product in MLX, and a check for
+# NaN after quantising finds none. In our MXFP4 (crates/tensor), as in llama.cpp, the exponent may
+# wrap too, but codes are chosen by the stored scale: such a group is zeros.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

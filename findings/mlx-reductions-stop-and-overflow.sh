@@ -5,13 +5,13 @@
 # Versions: mlx 0.32.4 with mlx-cpu 0.32.4, numpy 2.4.6.
 # Expected: as NumPy: sums in float32 are added in pairs, a mean in float16 is computed in float32,
 # sum and cumsum of a type agree.
-# Seen: sum of 2^25 float32 ones is 16777216, from where adding 1 changes nothing, along either axis,
-# and mean is 0.5; NumPy has 33554432 and 1. mean of float16 rounds the sum to float16 before it
-# divides: 4096 times 100 has the mean Inf, a bfloat16 mean is right. sum of int8 is int32, cumsum
-# is int8: three times 100 are 300 and 44. sum of int32 stays int32 and wraps. cumsum of 4096
+# Seen: sum of 2^25 float32 ones is 16777216, from where adding 1 changes nothing, along either
+# axis, and mean is 0.5; NumPy has 33554432 and 1. mean of float16 rounds the sum to float16 before
+# it divides: 4096 times 100 has the mean Inf, a bfloat16 mean is right. sum of int8 is int32,
+# cumsum is int8: three times 100 are 300 and 44. sum of int32 stays int32 and wraps. cumsum of 4096
 # bfloat16 ones ends at 256, sum is 4096. int64 divided by int64 is float32.
 # For us: reference numbers from MLX (perplexity, norms, losses) need casts to float32 and sums of
-# parts; our reductions add in blocks, in f32 or wider, and `fercuda_ops` gives the bounds.
+# parts. Ours (crates/ops) come with a bound that is tested against sums in f64.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

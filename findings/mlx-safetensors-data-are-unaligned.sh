@@ -3,14 +3,14 @@
 # reads FP8 as bytes.
 #
 # Versions: mlx 0.32.4 with mlx-cpu 0.32.4, safetensors 0.8.0, numpy 2.4.6.
-# Expected: a header that is padded with blanks to a multiple of 8, as the format's own library writes,
-# so that a mapped file has aligned numbers; F8_E4M3 either as numbers or refused.
+# Expected: a header that is padded with blanks to a multiple of 8, as the format's own library
+# writes, so that a mapped file has aligned numbers; F8_E4M3 either as numbers or refused.
 # Seen: mx.save_safetensors of one float32 array has a header of 77 bytes, so data begin at byte 85;
 # numpy.frombuffer gives an array that is not aligned. "__metadata__" is null if none is given. The
 # safetensors library reads both. F8_E4M3 and F8_E8M0 are loaded as uint8, so 1 is 56, without a
 # word; F8_E5M2 and F64 are errors. A transposed array is written row by row, as it should be.
-# For us: a reader that casts the mapped bytes to f32 in place fails for such files; ours reads bytes
-# (crates/modelfile) and takes null, and its tests have both.
+# For us: a reader that casts the mapped bytes to f32 in place fails for such files; ours reads
+# bytes (crates/modelfile) and takes null, and its tests have both.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,9 +3,9 @@
 #
 # Versions: openvino 2026.4.1, numpy 2.4.6; the CPU device.
 # Expected: one rule for integers that overflow; ONNX, NumPy and the C++ types wrap.
-# Seen: add, subtract and multiply of uint8 and int8 saturate: 255, 0, 127. uint16 65535 + 1 is 0, and
-# int32 wraps. cum_sum of int8 (100, 100, 100) is (100, -56, 44). convert of int32 300 and -1 to uint8
-# is 44 and 255, and so is that of float32 300; float32 of 3e9, NaN or Inf to uint8 is 0.
+# Seen: add, subtract and multiply of uint8 and int8 saturate: 255, 0, 127. uint16 65535 + 1 is 0,
+# and int32 wraps. cum_sum of int8 (100, 100, 100) is (100, -56, 44). convert of int32 300 and -1 to
+# uint8 is 44 and 255, and so is that of float32 300; float32 of 3e9, NaN or Inf to uint8 is 0.
 # Why: elements of 8 bits are computed in float32 or int32, and saturated when they are stored; the
 # others are not.
 # For us: an image or a quantised tensor that is shifted by a constant differs between OpenVINO and

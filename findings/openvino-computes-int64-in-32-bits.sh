@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# OpenVINO's CPU device keeps int64 tensors in 32 bits: reshaping 2^40 gives 0, and 2^40 equals 2^42;
-# reductions of int32 go through float32.
+# OpenVINO's CPU device keeps int64 tensors in 32 bits: reshaping 2^40 gives 0, and 2^40 equals
+# 2^42; reductions of int32 go through float32.
 #
 # Versions: openvino 2026.4.1, numpy 2.4.6.
 # Expected: a result of type int64 has 64 bits, and so has float64; at least moving data keeps them.
-# Seen: results are declared int64 and are the low 32 bits, sign-extended: reshape of (2^40, 2^31) is
-# (0, -2147483648), 2^40 + 1 is 1, the sum of three 2^30 is -2147483648, equal(2^40, 2^42) is true.
-# float64 is float32: 1e300 becomes 3.4e38, and 1 + 1e-10 is 1. In int32 an addition is exact, but
-# reduce_max of (2^24 + 1, 2^24) is 2^24, reduce_sum of (2^24, 1, 1) is 2^24; sqrt(8) is 3.
+# Seen: results are declared int64 and are the low 32 bits, sign-extended: reshape of (2^40, 2^31)
+# is (0, -2147483648), 2^40 + 1 is 1, the sum of three 2^30 is -2147483648, equal(2^40, 2^42) is
+# true. float64 is float32: 1e300 becomes 3.4e38, and 1 + 1e-10 is 1. In int32 an addition is exact,
+# but reduce_max of (2^24 + 1, 2^24) is 2^24, reduce_sum of (2^24, 1, 1) is 2^24; sqrt(8) is 3.
 # reduce_sum of 2^25 float32 ones is 2^24. No warnings.
 # Why: inputs of 64 bits are converted when they come in, and back when they go out.
-# For us: hashes, ids and offsets in an OpenVINO model are wrong beyond 2^31 without a trace. Integer
-# ops are compared with ours in int32, reductions below 2^24.
+# For us: hashes, ids and offsets in an OpenVINO model are wrong beyond 2^31 without a trace.
+# Integer ops are compared with ours in int32, reductions below 2^24.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

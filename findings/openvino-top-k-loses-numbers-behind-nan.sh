@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# OpenVINO's top 2 of 3, NaN, 1 and 5 are 3 and NaN; its maximum depends on where a NaN stands, and a
-# conversion to float16 and back does nothing.
+# OpenVINO's top 2 of 3, NaN, 1 and 5 are 3 and NaN; its maximum depends on where a NaN stands, and
+# a conversion to float16 and back does nothing.
 #
 # Versions: openvino 2026.4.1, numpy 2.4.6; the CPU device.
 # Expected: NaN ranks first or last in TopK, and the other numbers among themselves; Convert to
 # float16 rounds, as ONNX's Cast does.
-# Seen: topk of (3, NaN, 1, 5) is 3 and NaN, of (3, 1, 5) it is 5 and 3. reduce_max of (1, NaN, 2) and
-# of (NaN, 1, 2) is 2, of (1, 2, NaN) NaN; maximum(1, NaN) is NaN where maximum(NaN, 1) is 1.
+# Seen: topk of (3, NaN, 1, 5) is 3 and NaN, of (3, 1, 5) it is 5 and 3. reduce_max of (1, NaN, 2)
+# and of (NaN, 1, 2) is 2, of (1, 2, NaN) NaN; maximum(1, NaN) is NaN where maximum(NaN, 1) is 1.
 # relu(NaN) is 0. convert to f16 and then to f32 leaves 3e9 and 2049 as they were, also to bf16; to
 # f8e4m3 rounds, and gives NaN for 3e9 and 465.
-# Why: NaN fails each comparison of the sorting network; and the pair of conversions is removed
-# as one that changes nothing.
+# Why: NaN fails each comparison of the sorting network; and the pair of conversions is removed as
+# one that changes nothing.
 # For us: a model that emulates float16 by casts is not emulated there, and a NaN in logits makes
 # sampling prefer what stood first. Our top_k (crates/kernels) has NaN first and the rest in order.
 set -euo pipefail

@@ -5,17 +5,17 @@
 # Version: taichi 1.7.4, numpy 2.4.6; on the processor, fast_math as ti.init() has it.
 # Expected: float32 arithmetic of IEEE 754 unless something is asked for: NaN, NaN and 0, since 1e8
 # has a unit in the last place of 8; 2 ** -1 an error, or 0, as in C.
-# Seen: with the defaults x != x is 0 for NaN, where ti.math.isnan is 1; NaN * 0, Inf * 0 and
-# Inf - Inf are 0; (1 + 1e8) - 1e8 is 1. With fast_math=False the latter are NaN, NaN, NaN and 0, but x != x
-# stays 0. max(NaN, 1) and max(1, NaN) are 1 in both modes.
-# Whatever the mode: 2 ** -1 of int32 is 2 and 3 ** -2 is 9; round(2.5) is 3, where Python and NumPy
-# have 2; float to uint8 wraps; x = 1 followed by x = 2.9 leaves 2.
+# Seen: with the defaults x != x is 0 for NaN, where ti.math.isnan is 1; NaN * 0, Inf * 0 and Inf -
+# Inf are 0; (1 + 1e8) - 1e8 is 1. With fast_math=False the latter are NaN, NaN, NaN and 0, but x !=
+# x stays 0. max(NaN, 1) and max(1, NaN) are 1 in both modes. Whatever the mode: 2 ** -1 of int32 is
+# 2 and 3 ** -2 is 9; round(2.5) is 3, where Python and NumPy have 2; float to uint8 wraps; x = 1
+# followed by x = 2.9 leaves 2.
 # Likely why: fast_math lets LLVM assume that there are neither NaN nor Inf and reorder sums; a
 # comparison of a value with itself is replaced before LLVM; the power takes the exponent's
 # magnitude.
 # For us: a simulation that looks for its own blow-up by x != x finds none. Numbers of Taichi
-# kernels are compared with ours only under fast_math=False, and NaN by isnan. Our
-# JIT (crates/jit) never reorders.
+# kernels are compared with ours only under fast_math=False, and NaN by isnan. Our JIT (crates/jit)
+# never reorders.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,15 +3,15 @@
 # and 1 is 1, 3, 3.
 #
 # Version: tinygrad 0.14.0, with DEV=PYTHON, which interprets the kernels of all devices.
-# Expected: comparisons with NaN are false but "!="; max is NaN or passes over it; argmax is an index
-# of the tensor; sort returns the numbers that it was given.
-# Seen: NaN >= 1 and NaN <= 1 are true, > and < false. max of (1, NaN, 2) and of (1, 2, NaN) is 2, of
-# (NaN, 1, 2) NaN, and maximum(1, NaN) is 1 where maximum(NaN, 1) is NaN. argmax of (NaN, 1, 2) is 3
-# and of two NaN 2: one past the end. sort of (3, NaN, 1) is (1, 3, 3) with the indices 2, 0, 0; with
-# a NaN in front all become NaN. relu(NaN) is 0, sign(NaN) is 1.
+# Expected: comparisons with NaN are false but "!="; max is NaN or passes over it; argmax is an
+# index of the tensor; sort returns the numbers that it was given.
+# Seen: NaN >= 1 and NaN <= 1 are true, > and < false. max of (1, NaN, 2) and of (1, 2, NaN) is 2,
+# of (NaN, 1, 2) NaN, and maximum(1, NaN) is 1 where maximum(NaN, 1) is NaN. argmax of (NaN, 1, 2)
+# is 3 and of two NaN 2: one past the end. sort of (3, NaN, 1) is (1, 3, 3) with the indices 2, 0,
+# 0; with a NaN in front all become NaN. relu(NaN) is 0, sign(NaN) is 1.
 # Why: "a >= b" is "not a < b"; a maximum is "a < b ? b : a"; argmax takes the maximum of descending
-# numbers where the element equals the maximum, which NaN does not, and subtracts it from the length;
-# sort's indices are looked up by equality.
+# numbers where the element equals the maximum, which NaN does not, and subtracts it from the
+# length; sort's indices are looked up by equality.
 # For us: a greedy choice over logits with a NaN is a token beyond the vocabulary there. Our sort
 # (crates/kernels, sort.rs) has NaN last and loses nothing.
 set -euo pipefail

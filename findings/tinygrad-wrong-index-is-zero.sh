@@ -6,11 +6,11 @@
 # Expected: an error, or the clamping of JAX; -1 counts from the end, as in t[-1]; numbers that do
 # not fit are refused or widen the type, as NumPy's do.
 # Seen: t[Tensor([-1, 3, -4])] of three is its last element, 0, 0, while gather and an index that is
-# a Python int know no -1 and no 3: 0 and IndexError. A token outside an embedding is a row of zeros;
-# scatter drops what lies outside. sparse_categorical_crossentropy of class 5 of 2 is 0, a perfect
-# score. Tensor([2**40]) is the int32 0 and 2**31 is -2147483648; 300 + uint8 wraps. The mean of two
-# int32 of 2^31 - 1 is -1. sum of int8 is int32, a matrix product of int8 is int8: 127 * 127 twice
-# is 2, not 32258. uint64 + int64 is a float, 2^53 + 1 becomes 2^53.
+# a Python int know no -1 and no 3: 0 and IndexError. A token outside an embedding is a row of
+# zeros; scatter drops what lies outside. sparse_categorical_crossentropy of class 5 of 2 is 0, a
+# perfect score. Tensor([2**40]) is the int32 0 and 2**31 is -2147483648; 300 + uint8 wraps. The
+# mean of two int32 of 2^31 - 1 is -1. sum of int8 is int32, a matrix product of int8 is int8: 127 *
+# 127 twice is 2, not 32258. uint64 + int64 is a float, 2^53 + 1 becomes 2^53.
 # Why: an index is a comparison with all positions, times the elements, summed; Python's integers
 # take the default type before anything looks at their size.
 # For us: our ops give 0 for such indices and labels as well, and a checked plan reports them
