@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# MLX writes safetensors files whose tensors begin at odd addresses, with metadata that is null, and
-# reads FP8 as bytes.
+# In the safetensors files that MLX writes tensors begin at odd addresses and metadata are null, and
+# MLX reads FP8 as bytes.
 #
 # Versions: mlx 0.32.4 with mlx-cpu 0.32.4, safetensors 0.8.0, numpy 2.4.6.
 # Expected: a header that is padded with blanks to a multiple of 8, as the format's own library
