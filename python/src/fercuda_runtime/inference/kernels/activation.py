@@ -40,9 +40,9 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, is_gelu: bool) -> torch.Tensor:
 def _layout(gate: torch.Tensor, up: torch.Tensor) -> tuple[Any, Any, Any, int, int, int, int]:
     """Sources, a result like them, columns, rows, and the distances of rows."""
     y = torch.empty_like(gate)
-    if not dispatch.is_dense(gate, y) and not y.is_contiguous():
+    if gate.stride() != y.stride() and not y.is_contiguous():
         gate = torch.empty_like(gate).copy_(gate)
-    if dispatch.is_dense(gate, y):
+    if gate.stride() == y.stride():
         up = dispatch.like(up, gate)
         return gate, up, y, gate.numel(), 1, gate.numel(), gate.numel()
     gate, gate_stride = dispatch.with_rows(gate)

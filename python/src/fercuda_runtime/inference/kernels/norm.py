@@ -27,7 +27,8 @@ def fused_rms_norm(
     `residual`, of the shape of `x`: of `x + residual`, and the result is the pair of the norm and
     that sum.
 
-    It is differentiable in every tensor, once. Rows longer than 32768 are computed by PyTorch.
+    It is differentiable in every tensor, once. Rows longer than 32768, or not contiguous, are
+    computed by PyTorch.
     """
     fused = attempt(x, weight, eps, plus_one, gate, residual)
     return _eager(x, weight, gate, residual, eps, plus_one) if fused is None else fused
@@ -48,6 +49,7 @@ def attempt(
     if not (
         is_same
         and x.ndim
+        and x.stride(-1) == 1
         and has_weight
         and dispatch.can_fuse(x, weight, *others)
         and x.shape[-1] <= dispatch.MAX_COLUMNS
