@@ -16,7 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent / "src"
 PACKAGE = "fercuda_runtime"
-MODULES = ("scripting_api", "runtime", "ops", "inference", "guest_hooks", "platform", "execution_contract", "errors")
+MODULES = (
+    "scripting_api", "runtime", "ops", "inference", "inference.kernels", "guest_hooks", "platform", "execution_contract",
+    "errors",
+)  # fmt: skip
 HEAD = """# Python API
 
 Every public name of the package `fercuda_runtime`, by module. [The guide](../python/README.md) shows
