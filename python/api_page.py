@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent / "src"
 PACKAGE = "fercuda_runtime"
 MODULES = (
-    "scripting_api", "runtime", "ops", "inference", "inference.kernels", "guest_hooks", "platform", "execution_contract",
-    "errors",
+    "scripting_api", "runtime", "ops", "inference", "inference.kernels", "guest_hooks", "platform",
+    "execution_contract", "errors",
 )  # fmt: skip
 HEAD = """# Python API
 

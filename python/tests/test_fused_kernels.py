@@ -205,7 +205,7 @@ def test_a_gated_activation_is_that_of_f64_forward_and_backward(session, rng, dt
     if is_gelu:
         inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
         bent = np.tanh(inner)
-        active, slope = 0.5 * x * (1 + bent), None
+        active = 0.5 * x * (1 + bent)
         slope = 0.5 * (1 + bent) + 0.5 * x * (1 - bent**2) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)
         # 1 + tanh cancels: the error is that of 1.
         of_active = np.abs(x)
@@ -269,7 +269,8 @@ def test_rotary_embedding_is_that_of_f64_and_backward_is_its_transpose(session, 
         q_out, k_out = Room(dtype, (batch, q_heads, tokens, dims)), Room(dtype, (batch, k_heads, tokens, dims))
         rest = triton.next_power_of_2(dims - 2 * half) if dims > 2 * half else 0
         run(
-            session, rotary.rotary, batch * tokens * (q_parts + k_parts), dict(q=q, k=k, q_out=q_out, k_out=k_out, **shared),
+            session, rotary.rotary, batch * tokens * (q_parts + k_parts),
+            dict(q=q, k=k, q_out=q_out, k_out=k_out, **shared),
             dict(GRIDS=grids == 3, IS_BACKWARD=is_backward, HEADS=heads, HALF=triton.next_power_of_2(half), REST=rest),
         )  # fmt: skip
         for given, out in ((q, q_out), (k, k_out)):
@@ -289,7 +290,9 @@ def test_rotary_embedding_is_that_of_f64_and_backward_is_its_transpose(session, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_bias, has_silu", [(False, True), (True, False)])
 @pytest.mark.parametrize("width, held", [(4, 4), (4, 3), (2, 5)])
-def test_an_update_of_a_convolution_shifts_its_state_and_weighs_it(session, rng, dtype, has_bias, has_silu, width, held):
+def test_a_convolution_update_shifts_its_state_and_weighs_it(
+    session, rng, dtype, has_bias, has_silu, width, held
+):
     batch, channels, block = 2, 150, 64
     x, weight = random(rng, dtype, (batch, channels)), random(rng, dtype, (channels, width))
     state, bias = random(rng, dtype, (batch, channels, held)), random(rng, dtype, channels) if has_bias else None
@@ -351,7 +354,8 @@ def test_a_step_of_the_gated_delta_rule_is_that_of_f64(session, rng, dtype, keys
     size = np.abs(v.values) + (np.abs(held) * np.abs(key[..., None])).sum(axis=-2)
     read_error = (held_error * np.abs(key[..., None])).sum(axis=-2) + size * (2 * keys + 32) * F
     change_error = (read_error + size * (u + 32 * F)) * rate * (1 + u)
-    memory_error = held_error + np.abs(key[..., None]) * (change_error + np.abs(change) * (keys + 16) * F)[..., None, :]
+    change_error = change_error + np.abs(change) * (keys + 16) * F
+    memory_error = held_error + np.abs(key[..., None]) * change_error[..., None, :]
     memory_error += np.abs(expected) * 4 * F
     assert (np.abs(state.values - expected) <= memory_error).all()
     result = (expected * query[..., None]).sum(axis=-2)

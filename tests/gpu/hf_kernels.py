@@ -11,8 +11,8 @@ exits 1 if a bound is exceeded.
 - models: tiny random models, patched against eager execution: logits, decoding, gradients, and a
   CUDA graph of a decode step's kernels.
 - speed: bandwidth at prefill sizes beside PyTorch's eager operators, torch.compile, and a plain
-  copy in the same run; ours has to be at least 90 % of the copy's. Medians of 30 calls, in turns, with
-  buffers rotated past the L2 cache.
+  copy in the same run; ours has to be at least 90 % of the copy's. Medians of 30 calls, in turns,
+  with buffers rotated past the L2 cache.
 """
 
 import argparse
@@ -149,7 +149,8 @@ def check_rotary():
             ours = kernels.fused_rotary_emb(*inputs, cos, sin, **more)
             dy = [torch.randn_like(it) for it in ours]
             grads = torch.autograd.grad(ours, inputs, dy)
-            plain = eagerly(lambda q=q, k=k, cos=cos, sin=sin, more=more: kernels.fused_rotary_emb(q, k, cos, sin, **more))
+            given = (q, k, cos, sin)
+            plain = eagerly(lambda given=given, more=more: kernels.fused_rotary_emb(*given, **more))
             wide_inputs = [it.clone().requires_grad_() for it in wide[:2]]
             exact = kernels.fused_rotary_emb(*wide_inputs, *wide[2:], **more)
             exact_grads = torch.autograd.grad(exact, wide_inputs, [it.double() for it in dy])
@@ -232,45 +233,57 @@ def check_models():
 
     transformers.logging.set_verbosity_error()
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
     for name, more in MODELS.items():
-        torch.manual_seed(0)
-        config = getattr(transformers, name)(**{**BASE, **more})
-        model = transformers.AutoModelForCausalLM.from_config(config).to(DEVICE).eval()
-        ids = torch.randint(3, 256, (2, 24), device=DEVICE)
-        mask = torch.ones_like(ids)
+        try:
+            check_model(transformers, name, more)
+        except Exception as error:
+            # The other models are worth their figures.
+            FAILED.append(f"{name}: {type(error).__name__}: {error}")
+            print(f"  {FAILED[-1]}")
 
-        def decoded(model=model, ids=ids, mask=mask):
-            with torch.no_grad():
-                new = model.generate(
-                    ids, attention_mask=mask, max_new_tokens=12, min_new_tokens=12, do_sample=False,
-                    output_logits=True, return_dict_in_generate=True,
-                )  # fmt: skip
-                return model(ids).logits, torch.stack(new.logits), new.sequences
 
-        def gradients(model=model, ids=ids):
-            model.zero_grad()
-            model(ids, labels=ids, use_cache=False).loss.backward()
-            return [it.grad.clone() for it in model.parameters() if it.grad is not None]
+def check_model(transformers, name, more):
+    torch.manual_seed(0)
+    config = getattr(transformers, name)(**{**BASE, **more})
+    model = transformers.AutoModelForCausalLM.from_config(config).to(DEVICE).eval()
+    ids = torch.randint(3, 256, (2, 24), device=DEVICE)
+    mask = torch.ones_like(ids)
 
-        before, before_grads = decoded(), gradients()
-        report = kernels.patch(model)
-        if name == "Qwen3_5TextConfig":
-            print(report)
-        after, after_grads = decoded(), gradients()
-        kernels.unpatch(model)
-        restored = all(torch.equal(a, b) for a, b in zip(before, decoded(), strict=True))
-        # f32 of both: 2^-24 for each of some hundred roundings along the layers, amplified by norms.
-        scale = before[0].abs().max()
-        error = max(((a - b).abs().max() / scale).item() for a, b in zip(before[:2], after[:2], strict=True))
-        of_grads = max(
-            ((a - b).abs().max() / (a.abs().max() + 1e-9)).item()
-            for a, b in zip(before_grads, after_grads, strict=True)
-        )
-        judge("models", f"{name} logits", error / 1e-4, patched=report.patched, left=report.left, restored=restored,
-              same_tokens=torch.equal(before[2], after[2]))  # fmt: skip
-        judge("models", f"{name} gradients", of_grads / 1e-3)
-        if report.patched == 0 or not restored:
-            FAILED.append(f"{name}: {report.patched} patched, restored {restored}")
+    def decoded(model=model, ids=ids, mask=mask):
+        with torch.no_grad():
+            new = model.generate(
+                ids, attention_mask=mask, max_new_tokens=12, min_new_tokens=12, do_sample=False,
+                output_logits=True, return_dict_in_generate=True,
+            )  # fmt: skip
+            return model(ids).logits, torch.stack(new.logits), new.sequences
+
+    def gradients(model=model, ids=ids):
+        model.zero_grad()
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        return [it.grad.clone() for it in model.parameters() if it.grad is not None]
+
+    before, before_grads = decoded(), gradients()
+    report = kernels.patch(model)
+    if name == "Qwen3_5TextConfig":
+        print(report)
+    after, after_grads = decoded(), gradients()
+    kernels.unpatch(model)
+    # Sums of experts may be in any order from run to run.
+    restored = not any("forward" in vars(it) for it in model.modules())
+    restored &= torch.allclose(before[0], decoded()[0], rtol=0, atol=1e-5 * before[0].abs().max().item())
+    # Of both: 2^-24 for each of some hundred roundings along the layers, amplified by norms.
+    scale = before[0].abs().max()
+    error = max(((a - b).abs().max() / scale).item() for a, b in zip(before[:2], after[:2], strict=True))
+    of_grads = max(
+        ((a - b).abs().max() / (a.abs().max() + 1e-9)).item()
+        for a, b in zip(before_grads, after_grads, strict=True)
+    )
+    judge("models", f"{name} logits", error / 1e-4, patched=report.patched, left=report.left, restored=restored,
+          same_tokens=torch.equal(before[2], after[2]))  # fmt: skip
+    judge("models", f"{name} gradients", of_grads / 1e-3)
+    if report.patched == 0 or not restored:
+        FAILED.append(f"{name}: {report.patched} patched, restored {restored}")
 
 
 def check_graph():

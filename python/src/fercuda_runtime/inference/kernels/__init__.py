@@ -7,8 +7,8 @@
     unpatch(model)
 
 The kernels run on CUDA tensors of float32, float16 and bfloat16, on GPUs of compute capability 8.0
-or more, in PyTorch's current stream. They round where PyTorch's operators do, and compute in float32
-in between. Anything else (tensors on the CPU, tensor subclasses, mixed types, `torch.compile`,
+or more, in PyTorch's current stream. They round where PyTorch's operators do, and compute in
+float32 in between. Anything else (tensors on the CPU, tensor subclasses, mixed types, `torch.compile`,
 functional transforms) is computed by PyTorch's operators. No function waits for the GPU, so a
 CUDA graph can capture each of them after a first call, which compiles it.
 

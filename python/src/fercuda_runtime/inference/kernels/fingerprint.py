@@ -31,7 +31,7 @@ KNOWN: dict[str, frozenset[str]] = {
     "packed mlp": frozenset({"e8d404cbecb96285"}),
     # Without a gate: nothing to fuse.
     "plain mlp": frozenset({"13885f42f2bbb7aa"}),
-    # Of a whole head (the first is that of 5.13 and before), of a part, and a part in one expression.
+    # Of a whole head (the first is that of 5.13 and before), and of a part, in two forms.
     "rotary": frozenset({"f4aba3f7faffcffa", "f0e978aab1df6bb0", "d979b6dc501d84b5", "9af4c6b9d14681cf"}),
     "rotate_half": frozenset({"7b6c9b425ca04287"}),
     # Of 5.17 to 5.20, where the cache is `cache_params`, and of 5.24.

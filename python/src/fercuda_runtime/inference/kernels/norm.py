@@ -83,10 +83,10 @@ def _eager(
     return y if residual is None else (y, summed)
 
 
-def _tile(columns: int) -> tuple[int, int, int]:
-    """Rows and columns of a program, and its warps."""
+def _tile(columns: int, elements: int) -> tuple[int, int, int]:
+    """Rows and columns of a program, and its warps; small tensors are spread over more programs."""
     block = dispatch.next_power(columns)
-    rows = max(1, 1024 // block)
+    rows = max(1, (1024 if elements < 1 << 22 else 4096) // block)
     return rows, block, min(16, max(4, rows * block // 512))
 
 
@@ -124,7 +124,7 @@ def _forward(
             residual, residual_stride = dispatch.with_rows(residual)
     summed = torch.empty_like(y) if residual is not None else None
     inverse = torch.empty(rows, dtype=torch.float32, device=x.device) if keep else None
-    per_program, block, warps = _tile(columns)
+    per_program, block, warps = _tile(columns, x.numel())
     with dispatch.on_device(x):
         rms_norm_forward[((rows + per_program - 1) // per_program,)](
             source, residual, gate, weight.contiguous(), y, summed, inverse, rows, columns,
@@ -166,7 +166,7 @@ class _RmsNorm(torch.autograd.Function):
         has_summed = ctx.has_residual and dsummed is not None
         dsummed = dispatch.like(dsummed, dx) if has_summed else None
         dgate = None if gate is None else torch.empty_like(dx)
-        per_program, block, warps = _tile(columns)
+        per_program, block, warps = _tile(columns, 0)
         each = -(-rows // (4 * dispatch.count_processors(x.device)))
         programs = -(-rows // each)
         partial = torch.empty((programs, columns), dtype=torch.float32, device=x.device)

@@ -5,13 +5,20 @@ A program has `BLOCK` elements of one row; contiguous tensors are passed as one 
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 
 @triton.jit
-def _gelu_inner(x):
-    # sqrt(2 / pi) (x + 0.044715 x^3), the tanh approximation's argument.
-    return 0.7978845608028654 * (x + 0.044715 * (x * x * x))
+def sigmoid_of(x, IS_EXACT: tl.constexpr):
+    """1 / (1 + exp(-x)); in types of 16 bits the division need not be rounded correctly."""
+    if IS_EXACT:
+        return tl.math.div_rn(1.0, 1.0 + tl.exp(-x))
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _doubled_inner(x):
+    # 2 sqrt(2 / pi) (x + 0.044715 x^3): 1 + tanh(u) is 2 sigmoid(2 u), without cancellation.
+    return 1.5957691216057308 * (x + 0.044715 * (x * x * x))
 
 
 @triton.jit
@@ -24,10 +31,13 @@ def gated_forward(
     is_inside = column < columns
     x = tl.load(gate + row * gate_stride + column, mask=is_inside, other=0.0).to(tl.float32)
     factor = tl.load(up + row * up_stride + column, mask=is_inside, other=0.0).to(tl.float32)
+    inner = x
     if IS_GELU:
-        active = 0.5 * x * (1.0 + libdevice.tanh(_gelu_inner(x)))
+        inner = _doubled_inner(x)
+    if kind == tl.float32:
+        active = tl.math.div_rn(x, 1.0 + tl.exp(-inner))
     else:
-        active = tl.math.div_rn(x, 1.0 + tl.exp(-x))
+        active = x / (1.0 + tl.exp(-inner))
     result = active.to(kind).to(tl.float32) * factor
     tl.store(y + row * columns + column, result.to(kind), mask=is_inside)
 
@@ -46,13 +56,12 @@ def gated_backward(
     x = tl.load(gate + row * gate_stride + column, mask=is_inside, other=0.0).to(tl.float32)
     factor = tl.load(up + row * up_stride + column, mask=is_inside, other=0.0).to(tl.float32)
     if IS_GELU:
-        bent = libdevice.tanh(_gelu_inner(x))
-        active = 0.5 * x * (1.0 + bent)
-        inner_slope = 0.7978845608028654 * (1.0 + 3 * 0.044715 * (x * x))
-        slope = 0.5 * (1.0 + bent) + 0.5 * x * (1.0 - bent * bent) * inner_slope
+        sigmoid = sigmoid_of(_doubled_inner(x), kind == tl.float32)
+        inner_slope = 1.5957691216057308 * (1.0 + 3 * 0.044715 * (x * x))
+        slope = sigmoid + x * sigmoid * (1.0 - sigmoid) * inner_slope
     else:
-        sigmoid = tl.math.div_rn(1.0, 1.0 + tl.exp(-x))
-        active = x * sigmoid
+        sigmoid = sigmoid_of(x, kind == tl.float32)
         slope = sigmoid * (1.0 + x * (1.0 - sigmoid))
+    active = x * sigmoid
     tl.store(dup + at, (grad * active).to(kind), mask=is_inside)
     tl.store(dgate + at, (grad * factor * slope).to(kind), mask=is_inside)

@@ -6,6 +6,8 @@ A program has `ROWS` rows of up to `BLOCK` columns in registers, so that a row i
 import triton
 import triton.language as tl
 
+from .activation import sigmoid_of
+
 
 @triton.jit
 def rms_norm_forward(
@@ -37,7 +39,11 @@ def rms_norm_forward(
         result = (normed.to(kind).to(tl.float32) * factor).to(kind)
     if HAS_GATE:
         z = tl.load(gate + row[:, None] * gate_stride + column[None, :], mask=is_inside, other=0.0).to(tl.float32)
-        result = (result.to(tl.float32) * tl.math.div_rn(z, 1.0 + tl.exp(-z))).to(kind)
+        if kind == tl.float32:
+            active = tl.math.div_rn(z, 1.0 + tl.exp(-z))
+        else:
+            active = z / (1.0 + tl.exp(-z))
+        result = (result.to(tl.float32) * active).to(kind)
     tl.store(y + at, result, mask=is_inside)
 
 
@@ -67,7 +73,7 @@ def rms_norm_backward(
         if HAS_GATE:
             z = tl.load(gate + row[:, None] * gate_stride + column[None, :], mask=is_inside, other=0.0)
             z = z.to(tl.float32)
-            sigmoid = tl.math.div_rn(1.0, 1.0 + tl.exp(-z))
+            sigmoid = sigmoid_of(z, dgate.dtype.element_ty == tl.float32)
             slope = sigmoid * (1.0 + z * (1.0 - sigmoid))
             tl.store(dgate + at, (grad * normed * factor * slope).to(dgate.dtype.element_ty), mask=is_inside)
             grad = grad * (z * sigmoid)

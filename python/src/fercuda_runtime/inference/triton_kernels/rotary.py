@@ -56,7 +56,8 @@ def rotary(
     of_cos = cos + batch * cos_batch + position * cos_token + pair
     of_sin = sin + batch * sin_batch + position * sin_token + pair
     if GRIDS:
-        # Every third frequency from the second is of the height's grid, from the third of the width's.
+        # Every third frequency, from the second, is of the height's grid, from the third of the
+        # width's.
         is_height = (pair % 3 == 1) & (pair < 3 * height)
         is_width = (pair % 3 == 2) & (pair < 3 * width)
         grid = tl.where(is_height, 1, tl.where(is_width, 2, 0)).to(tl.int64)
