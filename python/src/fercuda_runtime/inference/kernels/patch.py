@@ -3,9 +3,9 @@
 A module is replaced only if the source of its class's `forward`, and of what that calls, is of a
 form in `fingerprint.KNOWN`; otherwise it is left, and the report says so. Where Transformers has a
 seam for the package `kernels` (a class with `kernel_layer_name`, if that package is installed), the
-replacement goes through it, otherwise into the module itself; classes are never changed. The rotary
-embedding is a function of the process: its replacement computes the same for every model, and is
-withdrawn with the last patched model of its family.
+replacement of a module without others inside goes through it, otherwise into the module itself;
+classes are never changed. The rotary embedding is a function of the process: its replacement
+computes the same for every model, and is withdrawn with the last patched model of its family.
 
 Invariant: what is in place is found by looking at the modules, so a copied model can be unpatched.
 """
@@ -285,12 +285,17 @@ class _Repository:
 
 def _through_seam(module: torch.nn.Module, layer: str, replacement: type[torch.nn.Module]) -> bool:
     """Replaces the module's `forward` by the package `kernels`, if that takes the replacement."""
+    if next(module.children(), None) is not None or "_kernel_funcs" in vars(module):
+        # It would go through what is inside as well.
+        return False
     try:
         kernels = importlib.import_module("kernels")
-        mapping = {layer: {"cuda": _Repository(layer, replacement)}}
+        # Of the machine, not of the module: the replacement looks at the tensors of each call.
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        mapping = {layer: {device: _Repository(layer, replacement)}}
         mode = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
         with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
-            kernels.kernelize(module, mode=mode, device="cuda", use_fallback=False)
+            kernels.kernelize(module, mode=mode, device=device, use_fallback=False)
     except Exception:
         # Another version of the package, or another signature: by class.
         vars(module).pop("forward", None)
