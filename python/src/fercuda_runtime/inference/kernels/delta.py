@@ -103,14 +103,15 @@ def fused_gated_delta_step(
     from ..triton_kernels.delta import gated_delta_step
 
     y = value.new_empty(batch, 1, heads, values)
-    block = min(16, dispatch.next_power(values))
+    # Tiles with an element for each thread or more: of smaller ones, two lanes would have the same.
+    block = 16
     blocks = -(-values // block)
     with dispatch.on_device(value):
         gated_delta_step[(batch * heads * blocks,)](
             query, key, value, a, b, a_log, dt_bias, state, y, heads, heads // key_heads, blocks,
             query.stride(0), query.stride(2), key.stride(0), key.stride(2), value.stride(0), value.stride(2),
             a.stride(0), b.stride(0), keys, values, keys**0.5,
-            BLOCK_K=dispatch.next_power(keys), BLOCK_V=block, num_warps=4,
+            BLOCK_K=max(64, dispatch.next_power(keys)), BLOCK_V=block, num_warps=4,
         )  # fmt: skip
     return y
 
