@@ -3,7 +3,7 @@
 Without a GPU the kernels run on the software device: the fixture `launches` gives the wrappers a
 launcher that compiles for sm_80, copies CPU tensors to a session's buffers, launches, and copies
 what changed back. So wrappers, backward passes and patched models are those of a GPU. Needed are
-torch, triton and transformers; `python3 -m pytest tests/frameworks/test_transformers.py`.
+torch, triton and transformers; `python3 -m pytest tests/frameworks/test_fused_models.py`.
 """
 
 import contextlib
