@@ -1,0 +1,159 @@
+"""Rules by which a model or a request runs eager, each with the reason that the user reads.
+
+A refusal is never an error: the request runs as it does without `accelerate`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+__all__ = ["fingerprint", "model_refusal", "request_refusal"]
+
+# Arguments of the decode loop that a graph has an equal of.
+_ARGUMENTS = {
+    "attention_mask",
+    "position_ids",
+    "use_cache",
+    "logits_to_keep",
+    "cache",
+    "past_key_values",
+}
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def model_refusal(model: Any, device_type: str) -> str | None:
+    """The reason why `model` cannot decode by graphs on a device of `device_type`, or none."""
+    from transformers.generation.utils import GenerationMixin
+
+    if not isinstance(model, torch.nn.Module) or not isinstance(model, GenerationMixin):
+        return f"a {type(model).__name__} has no generate of Transformers"
+    kind = type(model)
+    parameters = list(model.parameters())
+    if not parameters:
+        return "the model has no parameters"
+    tensors = parameters + list(model.buffers())
+    devices = {tensor.device for tensor in tensors}
+    if any(device.type == "meta" for device in devices):
+        return "a weight is a meta tensor, without data"
+    if len({tensor.device for tensor in parameters}) > 1:
+        return "its weights are on several devices: " + ", ".join(sorted(map(str, devices)))
+    device = parameters[0].device
+    if device.type != device_type:
+        return f"the model is on {device}, and graphs need {device_type}"
+    if model.config.is_encoder_decoder:
+        return "it is an encoder with a decoder"
+    for name in ("_sample", "_prefill", "prepare_inputs_for_generation"):
+        own = getattr(kind, name, None)
+        allowed = (getattr(GenerationMixin, name, None),)
+        if own not in allowed and not (name == "prepare_inputs_for_generation" and _is_plain(kind)):
+            return f"{kind.__name__} has a {name} of its own"
+    inputs = inspect.signature(model.forward).parameters
+    if not {"input_ids", "position_ids"} <= inputs.keys() or not inputs.keys() & {"cache", "past_key_values"}:
+        return f"{kind.__name__}.forward takes no input_ids, position_ids and cache"
+    needed = {"input_ids", "generation_config", "model_kwargs"}
+    if not needed <= inspect.signature(GenerationMixin._prefill).parameters.keys():
+        return "this release of Transformers prefills in another way"
+    return _module_refusal(model)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a class's own `prepare_inputs_for_generation` adds nothing in a decode step."""
+    return kind.__module__ in (
+        "transformers.models.phi3.modeling_phi3",
+        "transformers.models.gemma3.modeling_gemma3",
+    ) and kind.__name__ in ("Phi3ForCausalLM", "Gemma3ForCausalLM")
+
+
+def _module_refusal(model: Any) -> str | None:
+    if getattr(model, "_compiled_call_impl", None) is not None or hasattr(model, "_orig_mod"):
+        return "it is under torch.compile"
+    implementation = getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None)
+    if implementation not in ("sdpa", "eager"):
+        return f'its attention is "{implementation}"; graphs know "sdpa" and "eager"'
+    for name, module in model.named_modules():
+        where = f"module {name or type(module).__name__}"
+        if module.training:
+            return f"{where} is in training mode"
+        if any(getattr(module, kind, None) for kind in _HOOKS) or hasattr(module, "_hf_hook"):
+            return f"{where} has hooks"
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+            return f"{where} is under torch.compile"
+        rope = getattr(module, "rope_type", None)
+        for kind in rope.values() if isinstance(rope, dict) else (rope,):
+            if isinstance(kind, str) and (kind == "longrope" or "dynamic" in kind):
+                return f'{where} changes its frequencies with the length ("{kind}")'
+    return None
+
+
+def request_refusal(
+    model: Any, arguments: dict[str, Any], config: Any, *, synced: bool
+) -> str | None:
+    """The reason why this call of the decode loop runs eager, or none. `arguments`: those for the
+    model; `config`: the call's generation settings."""
+    if synced:
+        return "generation is synchronised between GPUs"
+    if torch.is_grad_enabled():
+        return "gradients are recorded"
+    if not arguments.get("use_cache"):
+        return "it is without a cache"
+    unknown = sorted(
+        name for name, value in arguments.items() if name not in _ARGUMENTS and value is not None
+    )
+    if unknown:
+        return "it has the argument " + ", ".join(unknown)
+    if config.output_attentions or config.output_hidden_states:
+        return "attentions or hidden states are asked for"
+    if getattr(config, "is_assistant", False):
+        return "the model is the assistant of another"
+    positions = arguments.get("position_ids")
+    if positions is not None and positions.dim() != 2:
+        return f"positions have {positions.dim()} dimensions"
+    return None
+
+
+def fingerprint(model: Any) -> tuple[Any, ...]:
+    """Identity of what graphs read: the address of each weight, buffer and quantisation state, the
+    modules and their forward functions, and adapters' settings. Changes in place leave it equal,
+    as graphs read the weights where they lie."""
+    parts: list[Any] = []
+    for module in model.modules():
+        parts.append(id(module))
+        own = module.__dict__.get("forward")
+        if own is not None:
+            parts.append(id(own))
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                parts.append((tensor.data_ptr(), tensor.dtype))
+                state = getattr(tensor, "quant_state", None)
+                if state is not None:
+                    parts.extend(_addresses(state))
+        settings = module.__dict__
+        if "_disable_adapters" in settings or "_active_adapter" in settings:
+            parts.append(
+                (
+                    str(settings.get("_disable_adapters")),
+                    str(settings.get("_active_adapter")),
+                    str(settings.get("merged_adapters")),
+                    str(settings.get("scaling")),
+                )
+            )
+    return tuple(parts)
+
+
+def _addresses(state: Any) -> list[Any]:
+    """Addresses of the tensors of a quantisation state, nested states included."""
+    found: list[Any] = [id(state)]
+    for value in getattr(state, "__dict__", {}).values():
+        if isinstance(value, torch.Tensor):
+            found.append(value.data_ptr())
+        elif type(value) is type(state):
+            found.extend(_addresses(value))
+    return found
