@@ -10,9 +10,11 @@
 A model is a GGUF file, the first of several, a folder with safetensors, or a name at Hugging Face
 as "owner/name", "owner/name:Q4_K_M" or "owner/name:file.gguf". Requests of any threads and tasks
 run together, in steps. `adapters` has the files of models, `tokenizers` texts and tokens. Times are
-in seconds, sizes in bytes, lengths in tokens.
+in seconds, sizes in bytes, lengths in tokens. `accelerate` is for models of Hugging Face
+Transformers: their `generate` then decodes by CUDA graphs.
 """
 
+from .accelerated import Accelerated, accelerate, restore
 from .adapters import GgufAdapter, ModelAdapter, SafetensorsAdapter, StoredTensor, open_adapter
 from .generation import (
     EmbeddingModel,
@@ -31,6 +33,7 @@ from .generation import (
 from .tokenizers import Tokenizer, load_tokenizer
 
 __all__ = [
+    "Accelerated",
     "EmbeddingModel",
     "Generation",
     "GenerationOptions",
@@ -43,11 +46,13 @@ __all__ = [
     "TextStream",
     "TokenChoice",
     "Tokenizer",
+    "accelerate",
     "generate",
     "generate_async",
     "load",
     "load_tokenizer",
     "open_adapter",
     "random_model",
+    "restore",
     "stream_generate",
 ]
