@@ -78,7 +78,7 @@ def seed():
     print(f"FERCUDA_SEED={seed}")
     torch.manual_seed(seed)
     random.seed(seed)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     yield
     assert not hasattr(GenerationMixin._sample, "__wrapped__"), "a test left a model accelerated"
 
@@ -556,7 +556,6 @@ def test_a_fork_runs_eager(model):
     inputs = prompt(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
         expected = model.generate(**inputs, max_new_tokens=12, do_sample=False)
         with Accelerated(model) as ours:
             model.generate(**inputs, max_new_tokens=12, do_sample=False)

@@ -1,5 +1,5 @@
 """Configuration of other libraries in this process so that they share its pool, before they are
-imported (`activate`, `hf_hook`). And Triton's kernels on a session's buffers, without Triton's
+imported (`activate`), or after that too (`hf_hook`, `jax_hook`). And Triton's kernels on a session's buffers, without Triton's
 launcher (`open_triton`, `load_triton`).
 
 A framework's caching allocator keeps memory out of reach of other libraries. `activate` makes the
@@ -12,6 +12,7 @@ default pool.
 from .._fercuda import TritonKernel
 from .activation import Activation, activate, is_hooked
 from .hf_hook import hf_hook
+from .jax_hook import jax_hook
 from .triton import Compiled, load_triton, open_triton
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "activate",
     "hf_hook",
     "is_hooked",
+    "jax_hook",
     "load_triton",
     "open_triton",
 ]

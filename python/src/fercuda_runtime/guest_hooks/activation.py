@@ -26,12 +26,14 @@ _JAX: tuple[_Setting, ...] = (
 @dataclass(frozen=True, slots=True)
 class Activation:
     """Changes made by `activate`. `set`: variables that were set, with their values; `kept`: those
-    that the user had set; `on_import`: modules that are configured when they are imported.
+    that the user had set; `on_import`: modules that are configured when they are imported; `late`:
+    frameworks whose import was too early for a setting.
     """
 
     set: dict[str, str]
     kept: dict[str, str]
     on_import: tuple[str, ...]
+    late: tuple[str, ...] = ()
 
 
 def is_hooked() -> bool:
@@ -60,16 +62,26 @@ def activate(*, torch: bool = False, jax: bool = False, cupy: bool = False) -> A
             error.framework = name
             raise error
     done = Activation({}, {}, ("cupy",) if cupy else ())
-    settings = (*((_TORCH,) if torch and not is_hooked() else ()), *(_JAX if jax else ()))
+    _collect(done, (*((_TORCH,) if torch and not is_hooked() else ()), *(_JAX if jax else ())))
+    os.environ.update(done.set)
+    if cupy and not any(isinstance(finder, _CupyFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _CupyFinder())
+    return done
+
+
+def settings_of_jax() -> Activation:
+    """JAX's settings as they would be made now; nothing is set yet."""
+    done = Activation({}, {}, ())
+    _collect(done, _JAX)
+    return done
+
+
+def _collect(done: Activation, settings: tuple[_Setting, ...]) -> None:
     for names, value in settings:
         kept = {name: os.environ[name] for name in names if name in os.environ}
         done.kept.update(kept)
         if not kept:
             done.set.update(dict.fromkeys(names, value))
-    os.environ.update(done.set)
-    if cupy and not any(isinstance(finder, _CupyFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _CupyFinder())
-    return done
 
 
 def _use_async_pool(cupy: ModuleType) -> None:

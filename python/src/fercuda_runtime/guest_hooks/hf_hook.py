@@ -2,25 +2,71 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
-from ..errors import ImportedError
 from .activation import Activation, activate
 
 __all__ = ["hf_hook"]
 
+# The module of `GenerationMixin`.
+_GENERATION = "transformers.generation.utils"
 
-def hf_hook() -> Activation:
-    """Configures this process for Hugging Face Transformers, before its import: its models are
-    PyTorch's, so this is `activate(torch=True)`.
 
-    Raises `ImportedError` if Transformers or PyTorch is already imported, and changes nothing then.
+def hf_hook(*, accelerate: bool = True) -> Activation:
+    """Configures this process for Hugging Face Transformers, before or after its import: its models
+    are PyTorch's, so this is `activate(torch=True)` first. With `accelerate` the models that
+    generate on a GPU then do so by CUDA graphs, as `inference.accelerate` makes one do it.
+
+    PyTorch reads the choice of its allocator at its import. After that, outside of the hook, it
+    keeps its own: it is named in `late` of the result, and the rest works as it does before.
     """
-    if "transformers" in sys.modules:
-        error = ImportedError(
-            "transformers is already imported, and PyTorch reads its settings with it\n"
-            "try: hf_hook() before its import"
-        )
-        error.framework = "transformers"
-        raise error
-    return activate(torch=True)
+    if "torch" in sys.modules:
+        done = Activation({}, {}, (), ("torch",))
+    else:
+        done = activate(torch=True)
+    if not accelerate:
+        return done
+    if hasattr(sys.modules.get(_GENERATION), "GenerationMixin"):
+        _watch()
+        return done
+    if not any(isinstance(finder, _GenerationFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _GenerationFinder())
+    return Activation(done.set, done.kept, (*done.on_import, "transformers"), done.late)
+
+
+def _watch() -> None:
+    importlib.import_module("fercuda_runtime.inference.accelerated.install").watch()
+
+
+class _GenerationFinder(importlib.abc.MetaPathFinder):
+    """Finds Transformers' module of `generate` through the other finders, once, and wraps its decode
+    loop after the module has been executed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _GENERATION:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _GenerationLoader(spec.loader)
+        return spec
+
+
+class _GenerationLoader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _watch()

@@ -154,6 +154,8 @@ class CudaGraphs:
 def _forget_workspaces() -> None:
     """Drops cuBLAS' workspaces, so that a capture takes its own from the pool of graphs: a
     workspace that other code drops later cannot be one that a graph writes to."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return  # There a workspace of a capture would be an allocation node that is never freed.
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()

@@ -16,14 +16,18 @@ from collections.abc import Callable
 from typing import Any
 
 from .attention import register
-from .capture import Graphs
+from .capture import CudaGraphs, Graphs
 from .decode import Decoder
 
-__all__ = ["decoder_of", "install", "uninstall"]
+__all__ = ["decoder_of", "install", "uninstall", "unwatch", "watch"]
 
 _LOCK = threading.RLock()
 _DECODERS: weakref.WeakKeyDictionary[Any, Decoder] = weakref.WeakKeyDictionary()
 _ORIGINALS: dict[str, Callable[..., Any]] = {}
+# Whether a model that generates on a GPU is accelerated by its first call, and models that were
+# taken out of that again.
+_WATCHED = threading.Event()
+_LEFT: weakref.WeakSet[Any] = weakref.WeakSet()
 # Loops that no graph runs, with the words for their use.
 _OTHERS = {
     "_beam_search": "beams are searched",
@@ -63,7 +67,9 @@ def uninstall(model: Any) -> bool:
     way, and puts Transformers' functions back after the last model."""
     with _LOCK:
         decoder = _DECODERS.pop(model, None)
-        if not len(_DECODERS):
+        if _WATCHED.is_set():
+            _LEFT.add(model)
+        elif not len(_DECODERS):
             _unwrap()
     if decoder is None:
         return False
@@ -72,12 +78,37 @@ def uninstall(model: Any) -> bool:
     return True
 
 
+def watch() -> None:
+    """Accelerates every model that calls `generate` on a GPU from now on, without a call for it."""
+    with _LOCK:
+        _WATCHED.set()
+        register()
+        _wrap()
+
+
+def unwatch() -> None:
+    """Ends `watch`; models that are accelerated stay so."""
+    with _LOCK:
+        _WATCHED.clear()
+        if not len(_DECODERS):
+            _unwrap()
+
+
+def _first(model: Any) -> Decoder | None:
+    """A new decoder for a model on a GPU while `watch` is on, or none."""
+    if not _WATCHED.is_set() or model in _LEFT or model.device.type != "cuda":
+        return None
+    with _LOCK:
+        found = _DECODERS.get(model)
+        return found if found is not None else install(model, CudaGraphs(model.device))
+
+
 def _forget(decoder: weakref.ref[Decoder]) -> None:
     found = decoder()
     if found is not None:
         found.release()
     with _LOCK:
-        if not len(_DECODERS):
+        if not len(_DECODERS) and not _WATCHED.is_set():
             _unwrap()
 
 
@@ -91,7 +122,7 @@ def _wrap() -> None:
 
     @functools.wraps(sample)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        decoder = _DECODERS.get(self)
+        decoder = _DECODERS.get(self) or _first(self)
         if decoder is None:
             return sample(self, *args, **kwargs)
         return decoder.sample(sample, self, *args, **kwargs)
