@@ -214,16 +214,15 @@ def transformers_is_prepared(function, _):
         from fercuda_runtime import errors
         from fercuda_runtime.guest_hooks import hf_hook
         done = hf_hook()
-        assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "backend:cudaMallocAsync" and not done.on_import
+        assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "backend:cudaMallocAsync"
+        assert done.on_import == ("transformers",) and not done.late
+        finders = len(sys.meta_path)
         for name in ("torch", "transformers"):
             sys.modules[name] = types.ModuleType(name)
-            try:
-                hf_hook()
-            except errors.ImportedError as error:
-                assert error.framework == name
-            else:
-                raise SystemExit("no error was raised")
-            del sys.modules[name]
+        before = dict(os.environ)
+        done = hf_hook()
+        assert done.late == ("torch",) and not done.set and dict(os.environ) == before
+        assert len(sys.meta_path) == finders, "one finder is enough"
         """
     )
 

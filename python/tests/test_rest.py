@@ -146,6 +146,30 @@ assert (dict(os.environ), list(sys.meta_path)) == before
     )
 
 
+def test_jax_is_configured_after_its_import_until_it_uses_a_device():
+    run_script(
+        FAKES
+        + """
+import types
+import jax
+bridge = types.ModuleType("jax._src.xla_bridge")
+bridge._backends = {}
+sys.modules["jax._src.xla_bridge"] = bridge
+done = guest_hooks.jax_hook()
+assert os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] == "cuda_async" and len(done.set) == 2
+bridge._backends["cuda"] = object()
+before = dict(os.environ)
+try:
+    guest_hooks.jax_hook()
+except errors.ImportedError as error:
+    assert error.framework == "jax" and "try:" in str(error)
+else:
+    raise SystemExit("no error was raised")
+assert dict(os.environ) == before
+"""
+    )
+
+
 def test_nothing_is_activated_without_a_name():
     with pytest.raises(errors.ConfigError):
         guest_hooks.activate()

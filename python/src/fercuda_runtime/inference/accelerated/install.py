@@ -55,7 +55,7 @@ def install(
         decoder = Decoder(model, graphs, max_context=max_context, memory=memory)
         old = _DECODERS.get(model)
         _DECODERS[model] = decoder
-        weakref.finalize(model, _forget, weakref.ref(decoder))
+        weakref.finalize(model, _forget, decoder).atexit = False
     if old is not None:
         with old.exclusive():
             old.release()
@@ -103,12 +103,11 @@ def _first(model: Any) -> Decoder | None:
         return found if found is not None else install(model, CudaGraphs(model.device))
 
 
-def _forget(decoder: weakref.ref[Decoder]) -> None:
-    found = decoder()
-    if found is not None:
-        found.release()
+def _forget(decoder: Decoder) -> None:
+    """Frees what is left of a model that is gone."""
+    decoder.release()
     with _LOCK:
-        if not len(_DECODERS) and not _WATCHED.is_set():
+        if not list(_DECODERS) and not _WATCHED.is_set():
             _unwrap()
 
 

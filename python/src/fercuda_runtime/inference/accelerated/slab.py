@@ -94,7 +94,8 @@ class Slab:
     def bytes(self) -> int:
         """Bytes of the cache and the argument block."""
         own = (self.ids, self.history, self.logits, self.noise)
-        return self.layers.bytes() + sum(one.numel() * one.itemsize for one in own if one is not None)
+        sizes: list[int] = [one.numel() * one.itemsize for one in own if one is not None]
+        return self.layers.bytes() + sum(sizes)
 
     def graph_bytes(self) -> int:
         """Bytes that captures reserved."""
