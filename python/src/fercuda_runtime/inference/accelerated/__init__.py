@@ -136,7 +136,9 @@ def restore(model: Any) -> bool:
             kernels = importlib.import_module("fercuda_runtime.inference.kernels")
         except ImportError:
             return was
-        kernels.unpatch(inner)
+        undo = getattr(kernels, "unpatch", None)
+        if undo is not None:
+            undo(inner)
     return was
 
 
@@ -162,7 +164,12 @@ def _fuse(model: Any) -> tuple[str, ...]:
         kernels = importlib.import_module("fercuda_runtime.inference.kernels")
     except ImportError:
         return ()
-    found = kernels.patch(model)
+    patch = getattr(kernels, "patch", None)
+    if patch is None:
+        return ()
+    found = patch(model)
+    if found is None:
+        return ("kernels",)
     return tuple(str(one) for one in found) if isinstance(found, (list, tuple, set, dict)) else (str(found),)
 
 

@@ -215,14 +215,25 @@ def attend(
     return torch.bmm(weights, values).reshape(batch, 1, heads, layer.value_dim)
 
 
+# Number types of which this device's batched products can have f32 results, found at first use.
+_WIDE_PRODUCTS: dict[Any, bool] = {}
+
+
 def _product(left: Any, right: Any) -> Any:
     """Batched product in f32; of half types on CUDA without rounding the sums to the half type."""
-    if left.is_cuda and left.dtype != torch.float32:
+    if not left.is_cuda or left.dtype == torch.float32:
+        return torch.bmm(left, right).float()
+    key = left.device, left.dtype
+    if key not in _WIDE_PRODUCTS:
+        # A step runs before it is captured, so that this is not within a capture.
+        one = left.new_ones(1, 8, 8)
         try:
-            return torch.bmm(left, right, out_dtype=torch.float32)
-        except (TypeError, RuntimeError, NotImplementedError):
-            if torch.cuda.is_current_stream_capturing():
-                raise
+            torch.bmm(one, one, out_dtype=torch.float32)
+            _WIDE_PRODUCTS[key] = True
+        except (TypeError, RuntimeError):
+            _WIDE_PRODUCTS[key] = False
+    if _WIDE_PRODUCTS[key]:
+        return torch.bmm(left, right, out_dtype=torch.float32)
     return torch.bmm(left, right).float()
 
 
