@@ -594,7 +594,7 @@ def test_a_copy_is_not_accelerated_and_can_be_made(model):
 
 def test_random_calls_are_equal_and_nothing_grows():
     model = model_of("qwen3_5")
-    calls = int(os.environ.get("FERCUDA_HF_CALLS", "40"))
+    calls = 1000 if os.environ.get("FERCUDA_BUDGET") == "soak" else 20
     with Accelerated(model) as ours, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sizes = []

@@ -82,7 +82,7 @@ def _module_refusal(model: Any) -> str | None:
         where = f"module {name or type(module).__name__}"
         if module.training:
             return f"{where} is in training mode"
-        if any(getattr(module, kind, None) for kind in _HOOKS) or hasattr(module, "_hf_hook"):
+        if any(getattr(module, kind, None) for kind in _HOOKS) or not _is_idle(module):
             return f"{where} has hooks"
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             return f"{where} is under torch.compile"
@@ -91,6 +91,18 @@ def _module_refusal(model: Any) -> str | None:
             if isinstance(kind, str) and (kind == "longrope" or "dynamic" in kind):
                 return f'{where} changes its frequencies with the length ("{kind}")'
     return None
+
+
+def _is_idle(module: Any) -> bool:
+    """Whether a module has no hook of Accelerate, or one that moves nothing: models that are
+    quantised as they are loaded have hooks that name the device where everything is."""
+    hook = getattr(module, "_hf_hook", None)
+    hooks = getattr(hook, "hooks", (hook,))
+    return all(
+        one is None
+        or (type(one).__name__ == "AlignDevicesHook" and not one.offload and not one.weights_map)
+        for one in hooks
+    )
 
 
 def request_refusal(

@@ -1,0 +1,88 @@
+"""The chat program with this package's own engine, and the start of a Python under `--hf`."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fercuda_runtime import chat, guest_hooks
+
+STARTUP = Path(guest_hooks.__file__).with_name("startup")
+
+
+class Scripted:
+    """An engine whose answers are given; `interrupt`: number of the answer that Ctrl-C ends."""
+
+    def __init__(self, interrupt=None):
+        self.seen, self.interrupt, self.is_closed = [], interrupt, False
+
+    def answer(self, messages, answer, write):
+        self.seen.append([(one["role"], one["content"]) for one in messages])
+        for part in ("an ", "answer"):
+            answer.count(1)
+            answer.parts.append(part)
+            write(part)
+            if len(self.seen) == self.interrupt:
+                raise KeyboardInterrupt
+
+    def close(self):
+        self.is_closed = True
+
+
+def conversation(monkeypatch, capsys, engine, lines, *arguments):
+    monkeypatch.setattr(chat, "_Transformers", lambda given: engine)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    assert chat.main(["model", *arguments]) == 0
+    assert engine.is_closed
+    return capsys.readouterr().out
+
+
+def test_a_conversation_is_remembered_until_it_is_cleared(monkeypatch, capsys):
+    engine = Scripted()
+    lines = ["one", "", "two", "/clear", "three", "/exit", "never"]
+    out = conversation(monkeypatch, capsys, engine, lines, "--system", "be brief")
+    system = ("system", "be brief")
+    assert engine.seen == [
+        [system, ("user", "one")],
+        [system, ("user", "one"), ("assistant", "an answer"), ("user", "two")],
+        [system, ("user", "three")],
+    ]
+    assert out.count("an answer\n[2 tokens, first after ") == 3 and out.count("tokens/s]") == 3
+
+
+def test_ctrl_c_ends_an_answer_and_keeps_its_part(monkeypatch, capsys):
+    engine = Scripted(interrupt=1)
+    out = conversation(monkeypatch, capsys, engine, ["one", "two"])
+    assert engine.seen[1] == [("user", "one"), ("assistant", "an "), ("user", "two")]
+    assert "an  ...\n[1 tokens" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m", "--max-tokens", "0"], "--max-tokens must be positive"),
+        (["m", "--engine", "native", "--4bit"], "--4bit is of the engine hf"),
+        (["/no/such/model.gguf", "--engine", "native"], "/no/such/model.gguf"),
+    ],
+)
+def test_what_cannot_be_done_is_said(capsys, arguments, words):
+    assert chat.main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_folder_in_the_search_path_hooks_the_first_import(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.users_own = True\n")
+    (tmp_path / "torch.py").write_text("import os; conf = os.environ.get('PYTORCH_CUDA_ALLOC_CONF')\n")
+    script = (
+        "import sys; assert users_own; assert 'fercuda_runtime' not in sys.modules; import torch; "
+        "assert torch.conf == 'backend:cudaMallocAsync', torch.conf; "
+        "assert any(type(it).__name__ == '_GenerationFinder' for it in sys.meta_path)"
+    )
+    package = Path(chat.__file__).parents[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTORCH")}
+    environment.pop("PYTHONSAFEPATH", None)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (STARTUP, tmp_path, package)))
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
