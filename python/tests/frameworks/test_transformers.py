@@ -524,6 +524,22 @@ def test_a_static_cache_is_asked_for(model):
     same_tokens(model, **prompt(2), max_new_tokens=20, do_sample=False, cache_implementation="static")
 
 
+def test_inference_mode_autocast_and_plain_calls_follow_each_other(model, monkeypatch):
+    monkeypatch.setattr(decode, "_FIRST_TOKENS", 8)
+    inputs = {**prompt(2, 230), "max_new_tokens": 60, "do_sample": True}
+    with Accelerated(model, says=("autocast is on",)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode, torch.enable_grad):
+            torch.manual_seed(3)
+            with mode():
+                found = model.generate(**inputs)
+            torch.manual_seed(3)
+            with eager(model):
+                assert torch.equal(model.generate(**inputs), found)
+        with torch.autocast("cpu", torch.bfloat16):
+            model.generate(**inputs)
+
+
 def test_threads_take_turns_and_a_streamer_may_generate(model):
     inputs = [prompt(rows) for rows in (1, 3, 2, 1)]
     settings = {"max_new_tokens": 25, "do_sample": False}

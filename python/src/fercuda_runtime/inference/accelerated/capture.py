@@ -74,13 +74,14 @@ class _CudaGraph:
 
 
 class _PinnedSlot:
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, device: Any) -> None:
         self._values = torch.zeros(length, dtype=torch.int64, pin_memory=True)
         self._copied = torch.cuda.Event()
+        self._device = device
 
     def send(self, values: Any) -> None:
         self._values.copy_(values, non_blocking=True)
-        self._copied.record()
+        self._copied.record(torch.cuda.current_stream(self._device))
 
     def receive(self) -> list[int]:
         self._copied.synchronize()
@@ -133,7 +134,7 @@ class CudaGraphs:
 
     def slot(self, length: int) -> HostSlot:
         """See `Graphs.slot`."""
-        return _PinnedSlot(length)
+        return _PinnedSlot(length, self._device)
 
     def generator(self) -> Any:
         """See `Graphs.generator`."""

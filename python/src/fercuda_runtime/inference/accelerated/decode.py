@@ -295,6 +295,8 @@ class _Request:
         reason = rules.request_refusal(self.model, self._kwargs, self._config, synced=self._synced)
         if reason is not None:
             return reason
+        if self.device != self.model.device:
+            return f"its tokens are on {self.device}, and the model on {self.model.device}"
         for criterion in self._criteria:
             if hasattr(criterion, "eos_token_id") and type(criterion) is not EosTokenCriteria:
                 return f"{type(criterion).__name__} ends rows in a way of its own"

@@ -114,6 +114,8 @@ def request_refusal(
         return "generation is synchronised between GPUs"
     if torch.is_grad_enabled():
         return "gradients are recorded"
+    if torch.is_autocast_enabled(model.device.type):
+        return "autocast is on, whose copies of weights end with its block"
     if not arguments.get("use_cache"):
         return "it is without a cache"
     unknown = sorted(

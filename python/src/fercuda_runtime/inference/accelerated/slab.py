@@ -21,6 +21,11 @@ from .select import MINIMUMS, Choice, select
 
 __all__ = ["Slab", "batch_bucket", "context_bucket"]
 
+def _plain() -> Any:
+    """Tensors made within are no inference tensors, which later requests could not write to."""
+    return torch.inference_mode(False)
+
+
 # Graphs of token choices that a slab keeps; each has a few kernels.
 _CHOICES = 8
 
@@ -43,12 +48,14 @@ def context_bucket(tokens: int) -> int:
 
 
 class _Direct:
-    """A step that runs as it is, where it could not be captured."""
+    """A step that runs as it is, where it could not be captured. `is_passing`: whether the reason
+    may be gone by the next request."""
 
     bytes = 0
 
-    def __init__(self, step: Callable[[], None]) -> None:
+    def __init__(self, step: Callable[[], None], *, is_passing: bool) -> None:
         self._step = step
+        self.is_passing = is_passing
 
     def replay(self) -> None:
         self._step()
@@ -72,8 +79,18 @@ class Slab:
         self.graphs = graphs
         self.batch = batch
         self.device = device
-        self.layers = StaticLayers(shapes, batch, capacity, device)
-        like = {"dtype": torch.int64, "device": device}
+        with _plain():
+            self.layers = StaticLayers(shapes, batch, capacity, device)
+            self._make_blocks({"dtype": torch.int64, "device": device})
+        self.logits: Any = None
+        self.noise: Any = None
+        self.forwards: dict[int, Replayable] = {}
+        self.choices: OrderedDict[Any, Replayable] = OrderedDict()
+        self.captures = 0
+        self.failures: list[str] = []
+
+    def _make_blocks(self, like: dict[str, Any]) -> None:
+        batch = self.batch
         self.ids = torch.zeros(batch, 1, **like)
         self.positions = torch.zeros(batch, 1, **like)
         self.lens = torch.zeros(batch, **like)
@@ -83,13 +100,7 @@ class Slab:
         self.real = torch.zeros(batch, **like)
         self.result = torch.zeros(batch + 1, **like)
         self.history = torch.zeros(batch, 256, **like)
-        self.logits: Any = None
-        self.noise: Any = None
-        self.slots: list[HostSlot] = [graphs.slot(batch + 1) for _ in range(2)]
-        self.forwards: dict[int, Replayable] = {}
-        self.choices: OrderedDict[Any, Replayable] = OrderedDict()
-        self.captures = 0
-        self.failures: list[str] = []
+        self.slots: list[HostSlot] = [self.graphs.slot(batch + 1) for _ in range(2)]
 
     def bytes(self) -> int:
         """Bytes of the cache and the argument block."""
@@ -110,6 +121,10 @@ class Slab:
     def reserve(self, tokens: int, columns: int, vocabulary: int, *, sample: bool) -> None:
         """Makes room for `tokens` tokens a row in the cache and `columns` in the history. Graphs
         that used a buffer that moves are released."""
+        with _plain(), torch.no_grad():
+            self._reserve(tokens, columns, vocabulary, sample=sample)
+
+    def _reserve(self, tokens: int, columns: int, vocabulary: int, *, sample: bool) -> None:
         if tokens > self.layers.capacity:
             self.drop_graphs()
             self.layers.grow(context_bucket(tokens))
@@ -137,6 +152,9 @@ class Slab:
         """Sets the argument block for a request: `ids`, all its tokens, (rows, columns);
         `positions`: the position of the last one; `lengths`: tokens of each row in the cache."""
         rows, columns = ids.shape
+        for kept in (self.forwards, self.choices):
+            for key in [key for key, one in kept.items() if getattr(one, "is_passing", False)]:
+                del kept[key]
         for block in (self.ids, self.positions, self.lens, self.unfinished, self.real):
             block.zero_()
         # Free columns repeat a token of the row: processors that look for tokens find no other.
@@ -192,7 +210,7 @@ class Slab:
             raise
         except RuntimeError as error:
             self.failures.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
-            return _Direct(step)
+            return _Direct(step, is_passing=isinstance(error, torch.OutOfMemoryError))
         self.captures += 1
         return made
 
