@@ -14,7 +14,7 @@ STARTUP = Path(guest_hooks.__file__).with_name("startup")
 
 
 class Scripted:
-    """An engine whose answers are given; `interrupt`: number of the answer that Ctrl-C ends."""
+    """An engine with given answers; `interrupt`: number of the answer that Ctrl-C ends."""
 
     def __init__(self, interrupt=None):
         self.seen, self.interrupt, self.is_closed = [], interrupt, False

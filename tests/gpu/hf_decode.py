@@ -151,7 +151,7 @@ class Clock(tf.generation.streamers.BaseStreamer):
 
 def timed(model, inputs, tokens, **more):
     """Time to the first token, from the first to the second, and tokens a second from the rest's
-    last half: a stream of tokens, whose times are those that a user sees."""
+    last half: times of a stream of tokens, as a user sees them."""
     clock = Clock()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

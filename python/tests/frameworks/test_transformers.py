@@ -443,8 +443,8 @@ def test_attention_outside_of_the_interface_is_noticed(model):
     attention = type(model.model.layers[0].self_attn)
     original = attention.forward
 
-    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, past_key_values=None, cache=None, **kwargs):
-        held = cache if cache is not None else past_key_values
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, **kwargs):
+        held = kwargs.get("cache") or kwargs.get("past_key_values")
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         query = self.q_proj(hidden_states).view(shape).transpose(1, 2)
         keys = self.k_proj(hidden_states).view(shape).transpose(1, 2)

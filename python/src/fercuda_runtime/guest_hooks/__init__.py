@@ -1,6 +1,6 @@
 """Configuration of other libraries in this process so that they share its pool, before they are
-imported (`activate`), or after that too (`hf_hook`, `jax_hook`). And Triton's kernels on a session's buffers, without Triton's
-launcher (`open_triton`, `load_triton`).
+imported (`activate`), or after that too (`hf_hook`, `jax_hook`). And Triton's kernels on a
+session's buffers, without Triton's launcher (`open_triton`, `load_triton`).
 
 A framework's caching allocator keeps memory out of reach of other libraries. `activate` makes the
 settings that `fercuda run` makes for a program, from inside the program. Variables that the user

@@ -27,7 +27,7 @@ _JAX: tuple[_Setting, ...] = (
 class Activation:
     """Changes made by `activate`. `set`: variables that were set, with their values; `kept`: those
     that the user had set; `on_import`: modules that are configured when they are imported; `late`:
-    frameworks whose import was too early for a setting.
+    frameworks that were imported too early for a setting.
     """
 
     set: dict[str, str]

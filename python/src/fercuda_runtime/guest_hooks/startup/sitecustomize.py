@@ -1,4 +1,4 @@
-"""Start of a Python whose models of Transformers shall decode by graphs, by nothing but its
+"""Start of a Python in which models of Transformers decode by graphs, by nothing but its
 environment: with this folder first in PYTHONPATH, the first import of PyTorch or Transformers calls
 `guest_hooks.hf_hook`. A `sitecustomize` of the user's is run as without this one. Programs that
 import neither pay for nothing.

@@ -249,7 +249,7 @@ def _fits_flash(query: Any, layer: Any) -> bool:
 
 
 def _flash(step: Step, layer: Any, query: Any, scaling: float, length: int) -> Any:
-    """Flash attention with a sequence for each row and head of the cache, whose lengths are read
+    """Flash attention with a sequence for each row and head of the cache. Lengths are read
     on the device, so that slots beyond them are not read."""
     group = step.layout.group(step.lens, layer.slots, layer.heads)
     rows = query.shape[0]

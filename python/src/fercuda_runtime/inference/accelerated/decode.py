@@ -178,7 +178,7 @@ class Decoder:
         return forward_step(weakref.ref(model), list(configs.values()), name, flash, caps)
 
     def _check(self, request: _Request, slab: Slab, longest: int) -> None:
-        """Compares the first step by a graph with the eager step, whose cache still exists."""
+        """Compares the first step by a graph with the eager step; the dynamic cache still exists."""
         expected = request.eager_logits()
         request.stored = -1
         try:
@@ -427,7 +427,7 @@ class _Request:
         return max(0, length - self.ids.shape[1]) if length is not None else 1 << 20
 
     def drop_cache(self) -> None:
-        """Forgets the dynamic cache, whose contents are in the static one."""
+        """Forgets the dynamic cache, as the static one has its contents."""
         self.cache = None
         for name in _CACHE_NAMES:
             if name in self._kwargs:

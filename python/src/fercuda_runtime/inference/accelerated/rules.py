@@ -115,7 +115,7 @@ def request_refusal(
     if torch.is_grad_enabled():
         return "gradients are recorded"
     if torch.is_autocast_enabled(model.device.type):
-        return "autocast is on, whose copies of weights end with its block"
+        return "autocast is on, and its copies of weights end with its block"
     if not arguments.get("use_cache"):
         return "it is without a cache"
     unknown = sorted(
