@@ -473,7 +473,10 @@ def test_a_step_that_computes_otherwise_is_noticed(model, monkeypatch):
 def close(one, other):
     """Equal but for the order of sums in f32: a recurrence carries its rounding from token to token,
     so the whole tensor's norm is the measure."""
-    assert one.shape == other.shape
+    finite = one.isfinite()
+    assert one.shape == other.shape and torch.equal(finite, other.isfinite())
+    assert torch.equal(one[~finite], other[~finite])
+    one, other = one[finite], other[finite]
     assert (one - other).double().norm() <= 1e-3 * one.double().norm()
 
 
