@@ -86,7 +86,8 @@ class Step:
         key = slots, heads
         if key not in self._counts:
             filled = (self.lens + 1).clamp(max=slots).to(torch.int32)
-            self._counts[key] = filled[:, None].expand(-1, heads).reshape(-1)
+            # A reshape of one row alone would be a view without strides, which flash attention refuses.
+            self._counts[key] = filled[:, None].expand(-1, heads).contiguous().view(-1)
         return self._counts[key]
 
     def bias(self, slots: int, length: int) -> Any:
