@@ -124,14 +124,15 @@ __device__ __forceinline__ void load_rows(uint4* tile, const CACHED* from, const
     if (sizeof(CACHED) == 1) {
         // All are on their way before the first one is made wider.
         const u32 count = KEYS * CHUNKS / THREADS;
-        uint2 all[count];
+        typedef Wide<CACHED>::Raw Raw;
+        Raw all[count];
 #pragma unroll
         for (u32 i = 0; i < count; i++) {
             const u32 at = i * THREADS + threadIdx.x;
             const i64 row = rows[at / CHUNKS];
-            all[i] = make_uint2(0, 0);
+            all[i] = Wide<CACHED>::none();
             if (row == NO_ROW) continue;
-            all[i] = *reinterpret_cast<const uint2*>(from + row + at % CHUNKS * 8);
+            all[i] = *reinterpret_cast<const Raw*>(from + row + at % CHUNKS * 8);
         }
 #pragma unroll
         for (u32 i = 0; i < count; i++) {

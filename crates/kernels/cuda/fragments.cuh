@@ -43,11 +43,14 @@ struct TensorCore<Bfloat> {
     }
 };
 
-// The 16-bit type of products whose factors are of a type, and eight elements of 8 bits in it.
+// The 16-bit type of products whose factors are of a type, eight elements as they are in memory, and
+// as they are multiplied.
 template <typename T>
 struct Wide {
     typedef T type;
-    static __device__ __forceinline__ uint4 eight(uint2) { return make_uint4(0, 0, 0, 0); }
+    typedef uint4 Raw;
+    static __device__ __forceinline__ Raw none() { return make_uint4(0, 0, 0, 0); }
+    static __device__ __forceinline__ uint4 eight(Raw all) { return all; }
 };
 
 // Two elements of each word that follow one another, as the high bytes of two of 16 bits.
@@ -58,6 +61,8 @@ __device__ __forceinline__ u32 high_bytes(u32 word, bool is_second) {
 template <>
 struct Wide<Float8e5m2> {
     typedef Half type;
+    typedef uint2 Raw;
+    static __device__ __forceinline__ Raw none() { return make_uint2(0, 0); }
     static __device__ __forceinline__ uint4 eight(uint2 all) {
         return make_uint4(high_bytes(all.x, false), high_bytes(all.x, true),
                           high_bytes(all.y, false), high_bytes(all.y, true));
@@ -67,6 +72,8 @@ struct Wide<Float8e5m2> {
 template <>
 struct Wide<Float8e4m3> {
     typedef Half type;
+    typedef uint2 Raw;
+    static __device__ __forceinline__ Raw none() { return make_uint2(0, 0); }
     // Its fraction and exponent, moved to those of f16, are the value by 2^-8.
     static __device__ __forceinline__ u32 two(u32 bytes) {
         u32 values;

@@ -1,9 +1,10 @@
 // A warp's part of attention of few heads of one token, by tensor cores: tiles of 16 keys.
 //
-// A query or a weight is the sum of floats of CACHED's type, its terms, whose products are exact: two
-// of f16, four of bf16. The right factor of a product has a column for each term of a head, two by
-// two, so that a lane has of each result the terms of one head, `lane % 4` of its four. A key or a
-// value with an infinity gives NaN, as terms may be 0.
+// A query or a weight is the sum of floats of the products' type, its terms, whose products are exact:
+// two of f16, four of bf16. That type is CACHED, or f16 for 8 bits, which are exact in it. The right
+// factor of a product has a column for each term of a head, two by two, so that a lane has of each
+// result the terms of one head, `lane % 4` of its four. A key or a value with an infinity gives NaN,
+// as terms may be 0.
 //
 // Lane `4 g + c` has of keys `g` and `g + 8` the elements `8 c` to `8 c + 7` of every 32. The order of
 // elements in scores' products is that of these chunks, for keys and queries alike.
@@ -25,7 +26,11 @@ template <>
 struct Terms<Bfloat> {
     static const u32 WORDS = 2;
 };
-#define TERM_PAIRS Terms<CACHED>::WORDS
+#define TERM_PAIRS Terms<Factor>::WORDS
+
+typedef Wide<CACHED>::type Factor;
+typedef Wide<CACHED>::Raw RawChunk;
+typedef TensorCore<Factor> Core;
 
 // A chunk of a key or a value.
 union Chunk {
@@ -39,7 +44,7 @@ union Chunk {
 __device__ __forceinline__ float behind(float value, u32 terms) {
 #pragma unroll
     for (u32 i = 0; i < 2 * TERM_PAIRS - 1; i++) {
-        if (i < terms) value -= Kept::load(Kept::store(value));
+        if (i < terms) value -= Computed<Factor>::load(Computed<Factor>::store(value));
     }
     return value;
 }
@@ -52,7 +57,7 @@ __device__ __forceinline__ u32 transposed(u32 word) {
 }
 
 struct PartSums {
-    Chunk keys[2][CHUNKS], values[2][CHUNKS];
+    RawChunk keys[2][CHUNKS], values[2][CHUNKS];
     bool is_there[2];
     u32 q[TILES][TERM_PAIRS][SLICES][2];
     // By what scores are multiplied, as queries are scaled to have no terms that are too small.
@@ -71,11 +76,11 @@ struct PartSums {
             if (is_read) is_there[half] = rows.find(number, key, value);
 #pragma unroll
             for (u32 t = 0; t < CHUNKS; t++) {
-                keys[half][t].bits = make_uint4(0, 0, 0, 0);
-                values[half][t].bits = make_uint4(0, 0, 0, 0);
+                keys[half][t] = Wide<CACHED>::none();
+                values[half][t] = Wide<CACHED>::none();
                 if (!is_read || !is_there[half]) continue;
-                keys[half][t].bits = key[t * 4 + part];
-                values[half][t].bits = value[t * 4 + part];
+                keys[half][t] = reinterpret_cast<const RawChunk*>(key)[t * 4 + part];
+                values[half][t] = reinterpret_cast<const RawChunk*>(value)[t * 4 + part];
             }
         }
     }
@@ -89,8 +94,8 @@ struct PartSums {
             if (base + half * 8 + group != own) continue;
 #pragma unroll
             for (u32 t = 0; t < CHUNKS; t++) {
-                keys[half][t].bits = key[t * 4 + part];
-                values[half][t].bits = value[t * 4 + part];
+                keys[half][t] = reinterpret_cast<const RawChunk*>(key)[t * 4 + part];
+                values[half][t] = reinterpret_cast<const RawChunk*>(value)[t * 4 + part];
             }
         }
     }
@@ -129,7 +134,7 @@ struct PartSums {
                     const u32 term = 2 * pair + column % 2;
 #pragma unroll
                     for (u32 i = 0; i < 2; i++) {
-                        const u32 word = TensorCore<CACHED>::pair(behind(all[2 * i], term),
+                        const u32 word = Core::pair(behind(all[2 * i], term),
                                                                   behind(all[2 * i + 1], term));
                         q[tile][pair][slice][i] = is_there ? word : 0;
                     }
@@ -144,6 +149,12 @@ struct PartSums {
     __device__ __forceinline__ void add(const CachedRows& rows, u32 next, u32 until, u32 own,
                                         float limit) {
         u32 weights[TILES][TERM_PAIRS][2];
+        Chunk key[2][CHUNKS];
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+            for (u32 t = 0; t < CHUNKS; t++) key[half][t].bits = Wide<CACHED>::eight(keys[half][t]);
+        }
 #pragma unroll
         for (u32 tile = 0; tile < TILES; tile++) {
             float scores[4] = {};
@@ -152,11 +163,9 @@ struct PartSums {
                 const u32 t = slice / 2, word = slice % 2 * 2;
 #pragma unroll
                 for (u32 pair = 0; pair < TERM_PAIRS; pair++) {
-                    TensorCore<CACHED>::multiply(scores, keys[0][t].words[word],
-                                                 keys[1][t].words[word],
-                                                 keys[0][t].words[word + 1],
-                                                 keys[1][t].words[word + 1],
-                                                 q[tile][pair][slice][0], q[tile][pair][slice][1]);
+                    Core::multiply(scores, key[0][t].words[word], key[1][t].words[word],
+                                   key[0][t].words[word + 1], key[1][t].words[word + 1],
+                                   q[tile][pair][slice][0], q[tile][pair][slice][1]);
                 }
             }
             float own_scores[2], both = most[tile];
@@ -184,7 +193,7 @@ struct PartSums {
                 total[tile] += weight;
 #pragma unroll
                 for (u32 pair = 0; pair < TERM_PAIRS; pair++) {
-                    const u32 word = TensorCore<CACHED>::pair(behind(weight, 2 * pair),
+                    const u32 word = Core::pair(behind(weight, 2 * pair),
                                                               behind(weight, 2 * pair + 1));
                     weights[tile][pair][half] = transposed(word);
                 }
@@ -196,14 +205,16 @@ struct PartSums {
             u32 columns[2][2];
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
-                columns[half][0] = transposed(values[half][t].words[word]);
-                columns[half][1] = transposed(values[half][t].words[word + 1]);
+                Chunk value;
+                value.bits = Wide<CACHED>::eight(values[half][t]);
+                columns[half][0] = transposed(value.words[word]);
+                columns[half][1] = transposed(value.words[word + 1]);
             }
 #pragma unroll
             for (u32 tile = 0; tile < TILES; tile++) {
 #pragma unroll
                 for (u32 pair = 0; pair < TERM_PAIRS; pair++) {
-                    TensorCore<CACHED>::multiply(sums[tile][slice], columns[0][0], columns[0][1],
+                    Core::multiply(sums[tile][slice], columns[0][0], columns[0][1],
                                                  columns[1][0], columns[1][1],
                                                  weights[tile][pair][0], weights[tile][pair][1]);
                 }

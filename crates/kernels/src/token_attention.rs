@@ -149,9 +149,8 @@ pub fn token_attention(program: &mut NativeProgram, all: &TokenAttention) -> Res
         .div_ceil(blocks)
         .clamp(1, room.div_ceil(LEAST_PART).max(1));
     let parts = program.reserve(Dtype::F32, &[tokens, heads, splits, length + 2])?;
-    let is_tiled = matches!(k.dtype(), Dtype::F16 | Dtype::Bf16)
-        && length.is_multiple_of(32)
-        && length <= MOST_TILE_LENGTH;
+    let is_tiled =
+        k.dtype().bytes() <= 2 && length.is_multiple_of(32) && length <= MOST_TILE_LENGTH;
     let lanes = (length / (16 / k.dtype().bytes())).next_power_of_two();
     let source = include_str!("../cuda/token_attention.cu");
     let text = KernelText::new("token_attention.cu", source)

@@ -87,7 +87,8 @@ fn token_operands(
     op: OpDescriptor,
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
-    let cached = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F8E4m3][random.usize(..4)];
+    let narrow = [Dtype::F16, Dtype::Bf16, Dtype::F8E4m3, Dtype::F8E5m2];
+    let cached = [&narrow[..], &[Dtype::F32]].concat()[random.usize(..5)];
     let width = 16 / cached.bytes();
     // Of multiples of 32 there are forms for tensor cores.
     let length = match random.bool() {
@@ -179,7 +180,7 @@ fn dense_floats(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Oper
 }
 
 /// Operands for which there are tensor cores: tokens of several sequences, some of which follow one
-/// another, over a cache of 16-bit floats.
+/// another, over a cache of floats of 16 or 8 bits.
 fn tile_operands(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Operand>) {
     let lengths = [16, 32, 64, 80, 128, 144, 192, 256];
     let length = lengths[random.usize(..lengths.len())];
@@ -190,8 +191,13 @@ fn tile_operands(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor,
     // What is expected is computed one product after another.
     let most = (200_000 / (heads * (length + value_length) * own * places)).clamp(1, 70);
     let (tokens, blocks) = (random.u64(1..=most), random.u64(1..9) + sequences * own / 2);
-    let cached = [Dtype::F16, Dtype::Bf16][random.usize(..2)];
-    let dtype = [Dtype::F32, cached][random.usize(..2)];
+    let cached = [Dtype::F16, Dtype::Bf16, Dtype::F8E4m3, Dtype::F8E5m2][random.usize(..4)];
+    let narrow = if cached.bytes() == 2 {
+        cached
+    } else {
+        Dtype::F16
+    };
+    let dtype = [Dtype::F32, narrow][random.usize(..2)];
     let q = dense_floats(random, dtype, &[tokens, heads, length]);
     let k = dense_floats(random, cached, &[blocks, places, shared, length]);
     let v = dense_floats(random, cached, &[blocks, places, shared, value_length]);
