@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from fercuda_runtime.guest_hooks import load_triton
-from fercuda_runtime.inference.triton_kernels import activation, delta, norm, rotary
+from fercuda_runtime.inference.triton_kernels import activation, delta, linear, norm, rotary
 
 F = 2.0**-24
 # Relative error of one rounding, and the smallest difference of two values.
@@ -362,3 +362,103 @@ def test_a_step_of_the_gated_delta_rule_is_that_of_f64(session, rng, dtype, keys
     bound = (memory_error * np.abs(query[..., None])).sum(axis=-2) + np.abs(result) * u + ROUNDING[dtype][1]
     bound += (np.abs(expected) * np.abs(query[..., None])).sum(axis=-2) * (2 * keys + 32) * F
     assert (np.abs(y.values - result) <= bound).all()
+
+
+def rows_of(tensor, m, count):
+    """Rows that lie one after another, with the rest of a part's room left unwritten."""
+    assert np.isnan(tensor[m * count :]).all()
+    return tensor[: m * count].reshape(m, count)
+
+
+def products_of(x, weight, bias=None):
+    """Products in f64, and what their errors in f32 are relative to."""
+    total, size = x @ weight.T, np.abs(x) @ np.abs(weight).T
+    return (total, size) if bias is None else (total + bias, size + np.abs(bias))
+
+
+@pytest.mark.parametrize("dtype, m, counts, columns, block_n, block_k, warps, unroll", [
+    ("bf16", 1, (37, 16, 5), 1280, 4, 512, 2, 2),
+    ("bf16", 4, (20, 7, 1, 3), 264, 1, 256, 1, 1),
+    ("f16", 2, (33,), 2048, 2, 1024, 4, 2),
+    ("f16", 3, (8, 24), 1000, 2, 256, 4, 1),
+    ("f32", 1, (9, 2, 18), 515, 4, 256, 2, 1),
+    ("f32", 4, (10,), 512, 2, 256, 2, 2),
+])  # fmt: skip
+@pytest.mark.parametrize("has_bias, has_residual", [(False, False), (True, False), (True, True)])
+def test_products_of_few_rows_are_those_of_f64(
+    session, rng, dtype, m, counts, columns, block_n, block_k, warps, unroll, has_bias, has_residual
+):  # fmt: skip
+    wide = columns + 24
+    x = random(rng, dtype, (m, wide))
+    weights = [random(rng, dtype, (it, wide), 0.1) for it in counts]
+    biases = [random(rng, dtype, it) if has_bias else None for it in counts]
+    rooms = [m * (-(-it // 16) * 16) for it in counts]
+    y = Room(dtype, sum(rooms))
+    residual = random(rng, dtype, (m, counts[0])) if has_residual and len(counts) == 1 else None
+    absent = [None] * (4 - len(counts))
+    run(
+        session, linear.linear_rows, sum(-(-it // block_n) for it in counts),
+        dict(x=x, residual=residual, y=y, columns=columns, x_stride=wide, w_stride=wide, residual_stride=counts[0],
+             **{f"w{at}": it for at, it in enumerate([*weights, *absent])},
+             **{f"b{at}": it for at, it in enumerate([*biases, *absent])}),
+        dict(M=m, BLOCK_N=block_n, BLOCK_K=block_k, UNROLL=unroll, IS_EVEN=columns % block_k == 0,
+             HAS_BIAS=has_bias, HAS_RESIDUAL=residual is not None,
+             **{f"N{at}": it for at, it in enumerate([*counts, *(0 for _ in absent)])}),
+        warps, fusion=True,
+    )  # fmt: skip
+    u, smallest = ROUNDING[dtype]
+    at = 0
+    for weight, bias, count, room in zip(weights, biases, counts, rooms):
+        result = rows_of(y.values[at : at + room], m, count)
+        at += room
+        total, size = products_of(x.values[:, :columns], weight.values[:, :columns], None if bias is None else bias.values)
+        bound = size * (columns + 2) * F
+        bound = bound + (np.abs(total) + bound) * u + smallest
+        if residual is not None:
+            total = total + residual.values
+            bound = bound + (np.abs(total) + bound) * u + smallest
+        assert (np.abs(result - total) <= bound).all()
+
+
+@pytest.mark.parametrize("is_gelu", [False, True])
+@pytest.mark.parametrize("dtype, m, count, columns, block_n, block_k, warps, unroll", [
+    ("bf16", 1, 35, 1280, 2, 512, 2, 2),
+    ("bf16", 3, 6, 264, 1, 256, 1, 1),
+    ("f16", 2, 9, 1024, 1, 512, 2, 2),
+    ("f16", 4, 5, 1000, 1, 256, 2, 1),
+    ("f32", 1, 14, 515, 2, 256, 2, 1),
+])  # fmt: skip
+def test_a_gate_and_a_second_product_are_those_of_f64(
+    session, rng, dtype, m, count, columns, block_n, block_k, warps, unroll, is_gelu
+):  # fmt: skip
+    x = random(rng, dtype, (m, columns))
+    gate, up = random(rng, dtype, (count, columns), 0.1), random(rng, dtype, (count, columns), 0.1)
+    y = Room(dtype, (m, count))
+    run(
+        session, linear.gate_up_rows, -(-count // block_n),
+        dict(x=x, gate=gate, up=up, y=y, columns=columns, x_stride=columns, w_stride=columns),
+        dict(N=count, M=m, IS_GELU=is_gelu, BLOCK_N=block_n, BLOCK_K=block_k, UNROLL=unroll,
+             IS_EVEN=columns % block_k == 0),
+        warps, fusion=True,
+    )  # fmt: skip
+    u, smallest = ROUNDING[dtype]
+    assert np.isfinite(y.values).all()
+
+    def rounded(weight):
+        total, size = products_of(x.values, weight.values)
+        error = size * (columns + 2) * F
+        return total, error + (np.abs(total) + error) * u + smallest
+
+    (value, of_value), (factor, of_factor) = rounded(gate), rounded(up)
+    if is_gelu:
+        active = 0.5 * value * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
+        own = np.abs(value) * (64 + 4 * np.abs(value)) * F
+    else:
+        active = value * sigmoid(value)
+        own = np.abs(active) * (64 + 4 * np.abs(value)) * F
+    # The slope of both activations is below 1.2.
+    of_active = 1.2 * of_value + own
+    of_active = of_active + (np.abs(active) + of_active) * u + smallest
+    bound = of_active * (np.abs(factor) + of_factor) + np.abs(active) * of_factor
+    bound = bound + (np.abs(active * factor) + bound) * u + smallest
+    assert (np.abs(y.values - active * factor) <= bound).all()

@@ -28,7 +28,7 @@ from fercuda_runtime.guest_hooks import load_triton
 from fercuda_runtime.inference import kernels, triton_kernels
 from fercuda_runtime.inference.kernels import dispatch, fingerprint
 from fercuda_runtime.inference.kernels import patch as patching_function
-from fercuda_runtime.inference.triton_kernels import activation, delta, norm, rotary
+from fercuda_runtime.inference.triton_kernels import activation, delta, linear, norm, rotary
 
 POINTERS = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
 COMPILED = {}
@@ -94,6 +94,7 @@ def launches(monkeypatch, session):
         (norm, ("rms_norm_forward", "rms_norm_backward")),
         (activation, ("gated_forward", "gated_backward")),
         (rotary, ("rotary",)),
+        (linear, ("linear_rows", "gate_up_rows")),
         (delta, ("conv_update", "gated_delta_step")),
     ]:
         for name in kinds:

@@ -17,6 +17,7 @@ Import needs PyTorch; a first call on the GPU needs Triton, which needs a C comp
 
 from .activation import fused_gelu_mul, fused_silu_mul
 from .delta import fused_conv_update, fused_gated_delta_step
+from .linear import fused_gate_up, fused_linear, fused_linear_add
 from .norm import fused_rms_norm
 from .patch import patch, patch_qwen35_with_triton, unpatch
 from .report import PatchReport, PatchRow
@@ -27,7 +28,10 @@ __all__ = [
     "PatchRow",
     "fused_conv_update",
     "fused_gated_delta_step",
+    "fused_gate_up",
     "fused_gelu_mul",
+    "fused_linear",
+    "fused_linear_add",
     "fused_rms_norm",
     "fused_rotary_emb",
     "fused_silu_mul",

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules
 
-from . import activation, delta, norm, rotary
+from . import activation, delta, norm, products, rotary
+from .products import Attention, Linear
 
 
 def has_hooks(module: Any) -> bool:
@@ -74,7 +75,10 @@ class SiluMlp(torch.nn.Module):
     def forward(self: Any, x: Any) -> Any:
         if torch.compiler.is_compiling() or has_hooks(self.act_fn):
             return type(self).forward(self, x)
-        return self.down_proj(activation.fused_silu_mul(self.gate_proj(x), self.up_proj(x)))
+        y = products.attempt_gated(self.gate_proj, self.up_proj, x, False)
+        if y is None:
+            y = activation.fused_silu_mul(self.gate_proj(x), self.up_proj(x))
+        return products.multiply(self.down_proj, y)
 
 
 class GeluMlp(torch.nn.Module):
@@ -86,7 +90,10 @@ class GeluMlp(torch.nn.Module):
     def forward(self: Any, x: Any) -> Any:
         if torch.compiler.is_compiling() or has_hooks(self.act_fn):
             return type(self).forward(self, x)
-        return self.down_proj(activation.fused_gelu_mul(self.gate_proj(x), self.up_proj(x)))
+        y = products.attempt_gated(self.gate_proj, self.up_proj, x, True)
+        if y is None:
+            y = activation.fused_gelu_mul(self.gate_proj(x), self.up_proj(x))
+        return products.multiply(self.down_proj, y)
 
 
 class PackedSiluMlp(torch.nn.Module):
@@ -98,8 +105,11 @@ class PackedSiluMlp(torch.nn.Module):
     def forward(self: Any, hidden_states: Any) -> Any:
         if torch.compiler.is_compiling() or has_hooks(self.activation_fn):
             return type(self).forward(self, hidden_states)
-        gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
-        return self.down_proj(activation.fused_silu_mul(gate, up))
+        y = products.attempt_packed(self.gate_up_proj, hidden_states, False)
+        if y is None:
+            gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
+            y = activation.fused_silu_mul(gate, up)
+        return products.multiply(self.down_proj, y)
 
 
 class Delta(torch.nn.Module):
@@ -174,9 +184,9 @@ def _decoded(self: Any, hidden_states: Any, cache: Any, attention_mask: Any, kwa
     if torch.is_grad_enabled() and any(it.requires_grad for layer in projections for it in layer.parameters()):
         return None
     batch = hidden_states.shape[0]
-    mixed = self.in_proj_qkv(hidden_states).transpose(1, 2)
-    z = self.in_proj_z(hidden_states).reshape(-1, self.head_v_dim)
-    b, a = self.in_proj_b(hidden_states), self.in_proj_a(hidden_states)
+    projected = products.attempt(projections, hidden_states)
+    mixed, z, b, a = (it(hidden_states) for it in projections) if projected is None else projected
+    mixed, z = mixed.transpose(1, 2), z.reshape(-1, self.head_v_dim)
     mixed = delta.fused_conv_update(mixed, conv_state, weight.squeeze(1), bias, self.activation)
     query, key, value = mixed.transpose(1, 2).split([self.key_dim, self.key_dim, self.value_dim], dim=-1)
     query = query.reshape(batch, 1, -1, self.head_k_dim)
@@ -185,8 +195,10 @@ def _decoded(self: Any, hidden_states: Any, cache: Any, attention_mask: Any, kwa
     y = delta.fused_gated_delta_step(query, key, value, a, b, self.A_log, self.dt_bias, recurrent_state)
     cache.update_recurrent_state(recurrent_state, self.layer_idx)
     y = self.norm(y.reshape(-1, self.head_v_dim), z)
-    return self.out_proj(y.reshape(batch, 1, -1))
+    return products.multiply(self.out_proj, y.reshape(batch, 1, -1))
 
 
-ALL = (Norm, NormPlusOne, GatedNorm, SiluMlp, GeluMlp, PackedSiluMlp, Delta, DeltaWithParams, Rotary)
+ALL = (
+    Norm, NormPlusOne, GatedNorm, SiluMlp, GeluMlp, PackedSiluMlp, Delta, DeltaWithParams, Rotary, Attention, Linear,
+)  # fmt: skip
 FUNCTIONS = frozenset(it.forward for it in ALL)

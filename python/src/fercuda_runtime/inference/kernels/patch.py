@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ...errors import ConfigError
-from . import dispatch, forwards, norm, rotary
+from . import dispatch, forwards, norm, products, rotary
 from .fingerprint import is_known
 from .report import PatchReport, PatchRow
 
@@ -118,10 +118,10 @@ def _patch(model: torch.nn.Module, families: Sequence[str]) -> PatchReport:
             continue
         if name.endswith("Attention") and hasattr(sys.modules[kind.__module__], "apply_rotary_pos_emb"):
             sources[kind.__module__] = sources.get(kind.__module__, 0) + 1
-        row = _outcome(module, reason)
-        if row is not None:
-            key = (name, *row)
-            rows[key] = rows.get(key, 0) + 1
+        for named, choice in [(module, _choice(module)), *_layers(module)]:
+            if choice is not None:
+                key = (type(named).__name__, *_outcome(named, choice, reason))
+                rows[key] = rows.get(key, 0) + 1
     for source, count in sources.items():
         became, seam, note = (None, "", reason) if reason else _rotation(model, source)
         rows[(f"{source.split('.')[2]}.apply_rotary_pos_emb", became, seam, note)] = count
@@ -160,11 +160,8 @@ def _failure(device: torch.device) -> str:
     return ""
 
 
-def _outcome(module: torch.nn.Module, reason: str) -> tuple[str | None, str, str] | None:
-    """Replaces the module's `forward`: the kernel, the seam and a note; None if it is no matter."""
-    choice = _choice(module)
-    if choice is None:
-        return None
+def _outcome(module: torch.nn.Module, choice: Choice, reason: str) -> tuple[str | None, str, str]:
+    """Replaces the module's `forward`: the kernel, the seam and a note."""
     replacement, text = choice
     if replacement is None or reason:
         return None, "", text if replacement is None else reason
@@ -213,9 +210,31 @@ def _choice(module: torch.nn.Module) -> Choice | None:
         return _mlp(module)
     if name.endswith("GatedDeltaNet"):
         return _delta(kind)
+    if name.endswith("Attention"):
+        return _attention(module)
     if name.endswith("Experts"):
         return None, "experts have kernels of Transformers (experts_implementation)"
     return None
+
+
+def _attention(module: torch.nn.Module) -> Choice | None:
+    """One launch for query, key and value. The class's `forward` is called in any case, and takes
+    the parts if it calls each projection with its own argument: any form of it is right."""
+    layers = [getattr(module, it, None) for it in products.PROJECTIONS]
+    if not all(isinstance(it, torch.nn.Module) for it in layers):
+        return None
+    if not all(type(it) is torch.nn.Linear for it in layers):
+        return None, "its projections are not plain linear layers"
+    return forwards.Attention, "fused_linear"
+
+
+def _layers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, Choice | None]]:
+    """The linear layers that an attention module calls, with their replacement."""
+    name = type(module).__name__
+    if not name.endswith("Attention") or "Vision" in name:
+        return []
+    called = (getattr(module, it, None) for it in (*products.PROJECTIONS, "qkv_proj", "o_proj", "dense"))
+    return [(it, (forwards.Linear, "fused_linear")) for it in called if type(it) is torch.nn.Linear]
 
 
 def _mlp(module: Any) -> Choice:
