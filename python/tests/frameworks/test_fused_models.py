@@ -117,19 +117,19 @@ LINEAR = {
 }  # fmt: skip
 # A configuration, and how many modules and functions are patched and left.
 MODELS = {
-    "llama": ("LlamaConfig", {}, 8, 0),
-    "mistral": ("MistralConfig", {}, 8, 0),
-    "qwen2": ("Qwen2Config", {}, 8, 0),
-    "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "shared_expert_intermediate_size": 48}, 8, 2),
-    "qwen3": ("Qwen3Config", {"head_dim": 16}, 12, 0),
-    "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 16, "mlp_only_layers": [1], **EXPERTS}, 11, 1),
-    "qwen3_5": ("Qwen3_5TextConfig", LINEAR, 22, 0),
-    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 32}, 22, 4),
-    "gemma": ("GemmaConfig", {"head_dim": 16}, 8, 0),
-    "gemma2": ("Gemma2Config", {"head_dim": 16}, 12, 0),
-    "gemma3": ("Gemma3TextConfig", {"head_dim": 16}, 16, 0),
-    "phi": ("PhiConfig", {}, 1, 2),
-    "phi3": ("Phi3Config", {}, 8, 0),
+    "llama": ("LlamaConfig", {}, 18, 0),
+    "mistral": ("MistralConfig", {}, 18, 0),
+    "qwen2": ("Qwen2Config", {}, 18, 0),
+    "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "shared_expert_intermediate_size": 48}, 18, 2),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}, 22, 0),
+    "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 16, "mlp_only_layers": [1], **EXPERTS}, 21, 1),
+    "qwen3_5": ("Qwen3_5TextConfig", LINEAR, 27, 0),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 32}, 27, 4),
+    "gemma": ("GemmaConfig", {"head_dim": 16}, 18, 0),
+    "gemma2": ("Gemma2Config", {"head_dim": 16}, 22, 0),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16}, 26, 0),
+    "phi": ("PhiConfig", {}, 11, 2),
+    "phi3": ("Phi3Config", {}, 12, 0),
 }
 
 
@@ -180,7 +180,7 @@ def test_a_patched_model_on_the_cpu_is_the_unpatched_one_and_is_restored(rng, na
     assert kernels.unpatch(model) == report.patched - 1
     assert source.apply_rotary_pos_emb is function
     assert not any("forward" in vars(it) for it in model.modules())
-    assert any("forward" in vars(it) for it in twin.modules()) == (name != "phi")
+    assert any("forward" in vars(it) for it in twin.modules())
     assert is_same(before, answers(model, ids)) and kernels.unpatch(model) == 0
     kernels.unpatch(twin)
     assert source.apply_rotary_pos_emb is function
@@ -194,7 +194,10 @@ def test_a_model_patched_with_kernels_has_the_logits_of_eager_execution(rng, lau
     kernels.patch(model)
     after = answers(model, ids)
     kernels.unpatch(model)
-    expected = {"rotary"} if name == "phi" else {"rotary", "rms_norm_forward", "gated_forward"}
+    expected = {"rotary", "linear_rows"}
+    if name != "phi":
+        # The prompt's rows are too many for products of few, and have the activation alone.
+        expected |= {"rms_norm_forward", "gated_forward", "gate_up_rows"}
     if name.startswith("qwen3_5"):
         expected |= {"conv_update", "gated_delta_step"}
     assert set(launches) == expected
@@ -409,7 +412,7 @@ def test_hooks_of_accelerate_stay_outside_of_the_kernel(rng, launches):
         after = model(ids).logits
     assert calls == [model.model.norm] and (before[0] - after).abs().max() <= 2e-5 * before[0].abs().max()
     assert launches.count("rms_norm_forward") == 5
-    assert kernels.unpatch(model) == 7
+    assert kernels.unpatch(model) == 17
     del launches[:]
     assert is_same(before, answers(model, ids)) and not launches
 
@@ -477,7 +480,7 @@ def test_autocast_and_inference_mode_have_eager_types(rng, launches):
 def test_the_seeds_call_patches_qwen35_alone(rng):
     model, other = model_of("qwen3_5"), model_of("llama")
     report = kernels.patch_qwen35_with_triton(model)
-    assert (report.patched, report.left) == (22, 0) and "Qwen3_5RMSNormGated" in str(report)
+    assert (report.patched, report.left) == (27, 0) and "Qwen3_5RMSNormGated" in str(report)
     kernels.unpatch(model)
     with pytest.raises(errors.ConfigError, match="no module of Qwen3.5"):
         kernels.patch_qwen35_with_triton(other)
@@ -509,8 +512,9 @@ def test_classes_with_a_seam_for_kernels_are_patched_through_it(rng):
     seams = {row.name: row.seam for row in kernels.patch(model).rows}
     assert seams == {
         "LlamaRMSNorm": "kernels RMSNorm", "LlamaMLP": "class", "llama.apply_rotary_pos_emb": "kernels rotary_pos_emb",
+        "LlamaAttention": "class", "Linear": "class",
     }  # fmt: skip
-    assert is_same(before, answers(model, ids)) and kernels.unpatch(model) == 7
+    assert is_same(before, answers(model, ids)) and kernels.unpatch(model) == 17
     assert "forward" not in vars(source.apply_rotary_pos_emb) and is_same(before, answers(model, ids))
 
 

@@ -249,7 +249,7 @@ def _mlp(module: Any) -> Choice:
         return None, "its activation has hooks"
     activations = importlib.import_module("transformers.activations")
     if type(act) in (torch.nn.SiLU, getattr(activations, "SiLUActivation", None)):
-        return (forwards.PackedSiluMlp if is_packed else forwards.SiluMlp), "fused_silu_mul"
+        return (forwards.PackedSiluMlp if is_packed else forwards.SiluMlp), "fused_silu_mul, fused_gate_up"
     inner = getattr(act, "act", None)
     is_tanh = (
         type(act) is getattr(activations, "GELUTanh", None)
@@ -258,7 +258,7 @@ def _mlp(module: Any) -> Choice:
         and inner.keywords == {"approximate": "tanh"}
     )
     if is_tanh and not is_packed:
-        return forwards.GeluMlp, "fused_gelu_mul"
+        return forwards.GeluMlp, "fused_gelu_mul, fused_gate_up"
     return None, f"its activation is {type(act).__name__}"
 
 
@@ -276,7 +276,7 @@ def _delta(kind: Any) -> Choice:
         ("delta with cache_params", forwards.DeltaWithParams),
     ):
         if is_known(form, kind.forward):
-            return replacement, "fused_conv_update, fused_gated_delta_step"
+            return replacement, "fused_conv_update, fused_gated_delta_step, fused_linear"
     return None, _UNKNOWN
 
 
