@@ -26,7 +26,7 @@ from triton.compiler import ASTSource
 from fercuda_runtime import errors
 from fercuda_runtime.guest_hooks import load_triton
 from fercuda_runtime.inference import kernels, triton_kernels
-from fercuda_runtime.inference.kernels import dispatch, fingerprint
+from fercuda_runtime.inference.kernels import dispatch, fingerprint, products
 from fercuda_runtime.inference.kernels import patch as patching_function
 from fercuda_runtime.inference.triton_kernels import activation, delta, linear, norm, rotary
 
@@ -295,6 +295,161 @@ def test_wrappers_take_any_layout_and_give_that_of_eager_execution(rng, launches
                 assert (ours.float() - theirs.float()).abs().max() <= near * max(1, theirs.abs().max())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 200), (2, 2, 72), (3, 256)])
+@pytest.mark.parametrize("layout", ["plain", "chunk", "column"])
+@torch.no_grad()
+def test_products_of_few_rows_are_those_of_eager_execution(rng, launches, dtype, shape, layout):
+    torch.manual_seed(int(rng.integers(2**31)))
+    columns = shape[-1]
+
+    def tensor(*shape):
+        wide = torch.randn(*shape[:-1], 2 * shape[-1]).to(dtype)
+        return {
+            "plain": wide[..., : shape[-1]].contiguous(), "chunk": wide.chunk(2, dim=-1)[1],
+            "column": wide[..., : shape[-1]].transpose(0, 1).contiguous().transpose(0, 1),
+        }[layout]  # fmt: skip
+
+    x, gelu = tensor(*shape), {"activation": "gelu_tanh"}
+    weights = [torch.randn(it, columns).mul(columns**-0.5).to(dtype) for it in (33, 8, 1, 17)]
+    biases = [torch.randn(it.shape[0]).to(dtype) for it in weights]
+    packed, residual = torch.randn(66, columns).mul(columns**-0.5).to(dtype), tensor(*shape[:-1], 33)
+    jobs = [
+        (lambda: kernels.fused_linear(x, weights), 1),
+        (lambda: kernels.fused_linear(x, weights[:2], biases[:2]), 1),
+        (lambda: kernels.fused_linear(x, weights[:3], [*biases[:2], None]), 0),
+        (lambda: (kernels.fused_linear_add(x, weights[0], None, residual),), 1),
+        (lambda: (kernels.fused_linear_add(x, weights[0], biases[0], residual),), 1),
+        (lambda: (kernels.fused_gate_up(x, packed[:33], packed[33:]),), 1),
+        (lambda: (kernels.fused_gate_up(x, packed[:33], packed[33:], **gelu),), 1),
+    ]
+    near = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}[dtype]
+    for job, launched in jobs:
+        del launches[:]
+        ours = job()
+        assert len(launches) == launched
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(dispatch, "is_supported", lambda device: False)
+            theirs = job()
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.shape == other.shape and mine.dtype == other.dtype and mine.is_contiguous()
+            assert (mine.float() - other.float()).abs().max() <= near * max(1, other.abs().max())
+
+
+def test_products_of_many_rows_with_gradients_or_casts_are_eager(rng, launches):
+    x, weight = torch.randn(1, 4, 32), torch.randn(8, 32)
+    assert kernels.fused_linear(x, [weight])[0].shape == (1, 4, 8) and launches == ["linear_rows"]
+    del launches[:]
+    kernels.fused_linear(torch.randn(5, 32), [weight])
+    kernels.fused_linear(x[:0], [weight])
+    kernels.fused_linear(x, [weight, weight[:, :32].t().contiguous().t()])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert kernels.fused_linear(x, [weight])[0].dtype == torch.bfloat16
+        assert kernels.fused_gate_up(x, weight, weight).dtype == torch.bfloat16
+    y = kernels.fused_linear_add(x, weight.requires_grad_(), None, torch.randn(1, 4, 8))
+    assert y.requires_grad and not launches
+    assert kernels.fused_linear_add(x, weight.detach(), None, torch.randn(8)).shape == (1, 4, 8) and not launches
+    with pytest.raises(ValueError, match="one to four"):
+        kernels.fused_linear(x, [])
+    with pytest.raises(ValueError, match="as many biases"):
+        kernels.fused_linear(x, [weight, weight], [None])
+    with pytest.raises(ValueError, match="gelu_tanh"):
+        kernels.fused_gate_up(x, weight, weight, "relu")
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "qwen3_5"])
+@torch.no_grad()
+def test_a_step_of_decoding_has_a_launch_for_the_layers_of_one_tensor(rng, launches, name):
+    model, ids = model_of(name), tokens_of(rng)
+    kernels.patch(model)
+    cache = model(ids, use_cache=True).past_key_values
+    assert "linear_rows" not in launches and "gate_up_rows" not in launches
+    del launches[:]
+    model(ids[:, :1], past_key_values=cache, use_cache=True)
+    # Projections, their result's product, and the MLP's second.
+    layers = model.config.num_hidden_layers
+    assert launches.count("linear_rows") == 3 * layers and launches.count("gate_up_rows") == layers
+    assert "gated_forward" not in launches
+    kernels.unpatch(model)
+
+
+@torch.no_grad()
+def test_layers_that_are_more_than_linear_are_called(rng, launches):
+    model, ids = model_of("llama"), tokens_of(rng, 2, 2)
+    before = model(ids).logits
+    kernels.patch(model)
+    attention, mlp = model.model.layers[0].self_attn, model.model.layers[1].mlp
+
+    def counted(change):
+        """Launches of products with one change, and how often its function was called."""
+        calls = []
+        undo = change(lambda *given: calls.append(given))
+        del launches[:]
+        after = model(ids).logits
+        undo()
+        assert (after - before).abs().max() <= 2e-5 * before.abs().max()
+        return launches.count("linear_rows"), launches.count("gate_up_rows"), len(calls)
+
+    assert counted(lambda call: lambda: None) == (6, 2, 0)
+    # Query and value each alone; gate and up by PyTorch; the second product by PyTorch.
+    assert counted(lambda call: attention.k_proj.register_forward_hook(call).remove) == (7, 2, 1)
+    assert counted(lambda call: mlp.up_proj.register_forward_pre_hook(call).remove) == (6, 1, 1)
+    assert counted(lambda call: mlp.down_proj.register_forward_hook(call).remove) == (5, 2, 1)
+    everywhere = torch.nn.modules.module.register_module_forward_hook
+    assert counted(lambda call: everywhere(call).remove)[:2] == (0, 0)
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base_layer = base
+
+        def forward(self, x):
+            return self.base_layer(x)
+
+    def adapt(call):
+        plain, attention.q_proj = attention.q_proj, Adapted(attention.q_proj)
+        return lambda: setattr(attention, "q_proj", plain)
+
+    assert counted(adapt) == (8, 2, 0)
+    attention.q_proj = Adapted(attention.q_proj)
+    assert kernels.unpatch(model) == 17
+    left = {row.name: row.note for row in kernels.patch(model).rows if not row.became}
+    assert left == {"LlamaAttention": "its projections are not plain linear layers"}
+    kernels.unpatch(model)
+
+
+@torch.no_grad()
+def test_parts_reach_the_call_they_are_for_alone(rng, launches):
+    model = model_of("llama")
+    kernels.patch(model)
+    layer, x = model.model.layers[0].self_attn, torch.randn(1, 3, 64)
+    expected, other = (torch.nn.functional.linear(it, layer.k_proj.weight) for it in (x, 2 * x))
+    seen = []
+
+    def interrupted(given):
+        # In the middle of the attention: the same values in another tensor, and then an error.
+        seen.append((layer.k_proj(2 * x), layer.k_proj(given), layer.k_proj(given)))
+        raise KeyError("interrupted")
+
+    layer.q_proj.forward = interrupted
+    del launches[:]
+    with pytest.raises(KeyError):
+        layer(x, (None, None))
+    # Not all three are replaced any more: each is a product of its own.
+    assert launches == ["linear_rows"] * 3
+    del layer.q_proj.forward
+    kernels.patch(model)
+    assert getattr(products._HELD, "parts", None) is None
+    for mine, theirs in zip(seen[0], (other, expected, expected), strict=True):
+        assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    del launches[:]
+    with pytest.raises(TypeError):
+        layer(x, None)
+    assert launches == ["linear_rows"] and getattr(products._HELD, "parts", None) is None
+    assert (layer.k_proj(x) - expected).abs().max() <= 1e-5 * expected.abs().max() and len(launches) == 2
+    kernels.unpatch(model)
+
+
 def test_steps_of_delta_are_those_of_transformers_functions(rng, launches):
     source = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
     torch.manual_seed(int(rng.integers(2**31)))
@@ -337,7 +492,7 @@ def test_a_source_that_is_not_known_is_left_with_a_note(rng, monkeypatch):
     monkeypatch.setitem(fingerprint.KNOWN, "rotary", frozenset())
     report = kernels.patch(model)
     left = {row.name: row for row in report.rows if not row.became}
-    assert set(left) == {"Qwen3RMSNorm", "qwen3.apply_rotary_pos_emb"} and report.patched == 2
+    assert set(left) == {"Qwen3RMSNorm", "qwen3.apply_rotary_pos_emb"} and report.patched == 12
     assert all("another version of Transformers" in row.note for row in left.values())
     assert is_same(before, answers(model, ids))
     kernels.unpatch(model)

@@ -1,6 +1,7 @@
 """Functions that take the place of `forward` in modules of Transformers.
 
-Each is a method of the module that it is bound to, and has no state. Where no kernel runs it calls
+Each is a method of the module that it is bound to, and has no state. Linear layers and attention
+are in `products`. Where no kernel runs it calls
 the class's own `forward`, so that the result is that of the unpatched module. All are named
 `forward`: a pickled model refers to its class's.
 """

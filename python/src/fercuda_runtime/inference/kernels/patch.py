@@ -6,6 +6,8 @@ seam for the package `kernels` (a class with `kernel_layer_name`, if that packag
 replacement of a module without others inside goes through it, otherwise into the module itself;
 classes are never changed. The rotary embedding is a function of the process: its replacement
 computes the same for every model, and is withdrawn with the last patched model of its family.
+Linear layers of attention are replaced one by one, and attention itself calls its class's `forward`
+in any case: both need no form of a source.
 
 Invariant: what is in place is found by looking at the modules, so a copied model can be unpatched.
 """
@@ -53,8 +55,8 @@ def patch(model: torch.nn.Module) -> PatchReport:
 
 
 def patch_qwen35_with_triton(model: torch.nn.Module) -> PatchReport:
-    """`patch`, for Qwen3.5 alone: norms, SiLU of the MLPs, rotary embedding, and decode steps of
-    gated DeltaNet.
+    """`patch`, for Qwen3.5 alone: norms, SiLU of the MLPs, rotary embedding, decode steps of gated
+    DeltaNet, and products of few rows.
 
     Raises `ConfigError` as `patch`, and if the model has no module of Qwen3.5.
     """
@@ -225,7 +227,7 @@ def _attention(module: torch.nn.Module) -> Choice | None:
         return None
     if not all(type(it) is torch.nn.Linear for it in layers):
         return None, "its projections are not plain linear layers"
-    return forwards.Attention, "fused_linear"
+    return products.Attention, "fused_linear"
 
 
 def _layers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, Choice | None]]:
@@ -234,7 +236,7 @@ def _layers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, Choice | Non
     if not name.endswith("Attention") or "Vision" in name:
         return []
     called = (getattr(module, it, None) for it in (*products.PROJECTIONS, "qkv_proj", "o_proj", "dense"))
-    return [(it, (forwards.Linear, "fused_linear")) for it in called if type(it) is torch.nn.Linear]
+    return [(it, (products.Linear, "fused_linear")) for it in called if type(it) is torch.nn.Linear]
 
 
 def _mlp(module: Any) -> Choice:

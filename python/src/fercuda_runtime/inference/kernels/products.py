@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules
 
-from . import linear
+from . import dispatch, linear
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 """Layers of an attention module that take the same tensor."""
@@ -110,8 +110,8 @@ def attempt_packed(layer: Any, x: Any, is_gelu: bool) -> Any:
     """The same of one layer with the gate's rows before the other's."""
     if torch.compiler.is_compiling() or has_more(layer) or layer.bias is not None or not linear.is_few(x):
         return None
-    if type(layer.weight) not in (torch.Tensor, torch.nn.Parameter) or layer.weight.requires_grad and torch.is_grad_enabled():
+    weight = layer.weight
+    if type(weight) not in (torch.Tensor, torch.nn.Parameter) or dispatch.needs_grad(weight):
         return None
-    half = layer.weight.shape[0] // 2
-    weight = layer.weight.detach()
-    return linear.attempt_gated(x, weight[:half], weight[half:], is_gelu)
+    gate, up = weight.detach().chunk(2)
+    return linear.attempt_gated(x, gate, up, is_gelu)
