@@ -117,15 +117,15 @@ LINEAR = {
 }  # fmt: skip
 # A configuration, and how many modules and functions are patched and left.
 MODELS = {
-    "llama": ("LlamaConfig", {}, 18, 0),
-    "mistral": ("MistralConfig", {}, 18, 0),
-    "qwen2": ("Qwen2Config", {}, 18, 0),
-    "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "shared_expert_intermediate_size": 48}, 18, 2),
-    "qwen3": ("Qwen3Config", {"head_dim": 16}, 22, 0),
-    "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 16, "mlp_only_layers": [1], **EXPERTS}, 21, 1),
-    "qwen3_5": ("Qwen3_5TextConfig", LINEAR, 27, 0),
+    "llama": ("LlamaConfig", {}, 20, 0),
+    "mistral": ("MistralConfig", {}, 20, 0),
+    "qwen2": ("Qwen2Config", {}, 20, 0),
+    "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "shared_expert_intermediate_size": 48}, 20, 2),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}, 24, 0),
+    "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 16, "mlp_only_layers": [1], **EXPERTS}, 23, 1),
+    "qwen3_5": ("Qwen3_5TextConfig", LINEAR, 31, 0),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 32}, 27, 4),
-    "gemma": ("GemmaConfig", {"head_dim": 16}, 18, 0),
+    "gemma": ("GemmaConfig", {"head_dim": 16}, 20, 0),
     "gemma2": ("Gemma2Config", {"head_dim": 16}, 22, 0),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 16}, 26, 0),
     "phi": ("PhiConfig", {}, 11, 2),
@@ -395,6 +395,11 @@ def test_layers_that_are_more_than_linear_are_called(rng, launches):
     assert counted(lambda call: attention.k_proj.register_forward_hook(call).remove) == (7, 2, 1)
     assert counted(lambda call: mlp.up_proj.register_forward_pre_hook(call).remove) == (6, 1, 1)
     assert counted(lambda call: mlp.down_proj.register_forward_hook(call).remove) == (5, 2, 1)
+    # A sum and what is beside it, each apart.
+    assert counted(lambda call: mlp.register_forward_hook(call).remove) == (6, 2, 1)
+    assert counted(lambda call: model.model.layers[0].post_attention_layernorm.register_forward_hook(call).remove) == (
+        6, 2, 1,
+    )  # fmt: skip
     everywhere = torch.nn.modules.module.register_module_forward_hook
     assert counted(lambda call: everywhere(call).remove)[:2] == (0, 0)
 
@@ -412,7 +417,7 @@ def test_layers_that_are_more_than_linear_are_called(rng, launches):
 
     assert counted(adapt) == (8, 2, 0)
     attention.q_proj = Adapted(attention.q_proj)
-    assert kernels.unpatch(model) == 17
+    assert kernels.unpatch(model) == 19
     left = {row.name: row.note for row in kernels.patch(model).rows if not row.became}
     assert left == {"LlamaAttention": "its projections are not plain linear layers"}
     kernels.unpatch(model)
@@ -492,7 +497,7 @@ def test_a_source_that_is_not_known_is_left_with_a_note(rng, monkeypatch):
     monkeypatch.setitem(fingerprint.KNOWN, "rotary", frozenset())
     report = kernels.patch(model)
     left = {row.name: row for row in report.rows if not row.became}
-    assert set(left) == {"Qwen3RMSNorm", "qwen3.apply_rotary_pos_emb"} and report.patched == 12
+    assert set(left) == {"Qwen3RMSNorm", "qwen3.apply_rotary_pos_emb"} and report.patched == 14
     assert all("another version of Transformers" in row.note for row in left.values())
     assert is_same(before, answers(model, ids))
     kernels.unpatch(model)
@@ -567,7 +572,7 @@ def test_hooks_of_accelerate_stay_outside_of_the_kernel(rng, launches):
         after = model(ids).logits
     assert calls == [model.model.norm] and (before[0] - after).abs().max() <= 2e-5 * before[0].abs().max()
     assert launches.count("rms_norm_forward") == 5
-    assert kernels.unpatch(model) == 17
+    assert kernels.unpatch(model) == 19
     del launches[:]
     assert is_same(before, answers(model, ids)) and not launches
 
@@ -635,7 +640,7 @@ def test_autocast_and_inference_mode_have_eager_types(rng, launches):
 def test_the_seeds_call_patches_qwen35_alone(rng):
     model, other = model_of("qwen3_5"), model_of("llama")
     report = kernels.patch_qwen35_with_triton(model)
-    assert (report.patched, report.left) == (27, 0) and "Qwen3_5RMSNormGated" in str(report)
+    assert (report.patched, report.left) == (31, 0) and "Qwen3_5RMSNormGated" in str(report)
     kernels.unpatch(model)
     with pytest.raises(errors.ConfigError, match="no module of Qwen3.5"):
         kernels.patch_qwen35_with_triton(other)
@@ -667,9 +672,9 @@ def test_classes_with_a_seam_for_kernels_are_patched_through_it(rng):
     seams = {row.name: row.seam for row in kernels.patch(model).rows}
     assert seams == {
         "LlamaRMSNorm": "kernels RMSNorm", "LlamaMLP": "class", "llama.apply_rotary_pos_emb": "kernels rotary_pos_emb",
-        "LlamaAttention": "class", "Linear": "class",
+        "LlamaAttention": "class", "LlamaDecoderLayer": "class", "Linear": "class",
     }  # fmt: skip
-    assert is_same(before, answers(model, ids)) and kernels.unpatch(model) == 17
+    assert is_same(before, answers(model, ids)) and kernels.unpatch(model) == 19
     assert "forward" not in vars(source.apply_rotary_pos_emb) and is_same(before, answers(model, ids))
 
 

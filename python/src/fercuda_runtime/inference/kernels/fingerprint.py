@@ -34,6 +34,10 @@ KNOWN: dict[str, frozenset[str]] = {
     # Of a whole head (the first is that of 5.13 and before), and of a part, in two forms.
     "rotary": frozenset({"f4aba3f7faffcffa", "f0e978aab1df6bb0", "d979b6dc501d84b5", "9af4c6b9d14681cf"}),
     "rotate_half": frozenset({"7b6c9b425ca04287"}),
+    # Of 5.2, of 5.13 to 5.20, and of 5.24 with the cache's new name.
+    "layer": frozenset({"9d0bf910095bf025", "1a8125909341e389", "625e5c2cd738f124"}),
+    "hybrid layer with past_key_values": frozenset({"4b4e0ffcf60cd1c4"}),
+    "hybrid layer with cache": frozenset({"7d66937ae94f7601"}),
     # Of 5.17 to 5.20, where the cache is `cache_params`, and of 5.24.
     "delta with cache_params": frozenset({"632b7ebca19cf028"}),
     "delta with cache": frozenset({"ee413506507138ff"}),

@@ -11,25 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.modules import module as modules
 
-from . import activation, delta, norm, products, rotary
+from . import activation, delta, linear, norm, products, rotary
 from .products import Attention, Linear
 
 
 def has_hooks(module: Any) -> bool:
     """Whether a call of the module does more than its class's `forward`."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in vars(module)
-        or modules._global_forward_hooks
-        or modules._global_forward_pre_hooks
-        or modules._global_backward_hooks
-        or modules._global_backward_pre_hooks
-    )
+    return "forward" in vars(module) or products.has_hooks(module)
 
 
 class Norm(torch.nn.Module):
@@ -67,6 +56,24 @@ class GatedNorm(torch.nn.Module):
         return type(self).forward(self, hidden_states, gate) if y is None else y
 
 
+def _silu_inner(mlp: Any, x: Any) -> Any:
+    y = products.attempt_gated(mlp.gate_proj, mlp.up_proj, x, False)
+    return activation.fused_silu_mul(mlp.gate_proj(x), mlp.up_proj(x)) if y is None else y
+
+
+def _gelu_inner(mlp: Any, x: Any) -> Any:
+    y = products.attempt_gated(mlp.gate_proj, mlp.up_proj, x, True)
+    return activation.fused_gelu_mul(mlp.gate_proj(x), mlp.up_proj(x)) if y is None else y
+
+
+def _packed_inner(mlp: Any, x: Any) -> Any:
+    y = products.attempt_packed(mlp.gate_up_proj, x, False)
+    if y is None:
+        gate, up = mlp.gate_up_proj(x).chunk(2, dim=-1)
+        y = activation.fused_silu_mul(gate, up)
+    return y
+
+
 class SiluMlp(torch.nn.Module):
     """Gate, up and down projections, with SiLU."""
 
@@ -76,10 +83,7 @@ class SiluMlp(torch.nn.Module):
     def forward(self: Any, x: Any) -> Any:
         if torch.compiler.is_compiling() or has_hooks(self.act_fn):
             return type(self).forward(self, x)
-        y = products.attempt_gated(self.gate_proj, self.up_proj, x, False)
-        if y is None:
-            y = activation.fused_silu_mul(self.gate_proj(x), self.up_proj(x))
-        return products.multiply(self.down_proj, y)
+        return products.multiply(self.down_proj, _silu_inner(self, x))
 
 
 class GeluMlp(torch.nn.Module):
@@ -91,10 +95,7 @@ class GeluMlp(torch.nn.Module):
     def forward(self: Any, x: Any) -> Any:
         if torch.compiler.is_compiling() or has_hooks(self.act_fn):
             return type(self).forward(self, x)
-        y = products.attempt_gated(self.gate_proj, self.up_proj, x, True)
-        if y is None:
-            y = activation.fused_gelu_mul(self.gate_proj(x), self.up_proj(x))
-        return products.multiply(self.down_proj, y)
+        return products.multiply(self.down_proj, _gelu_inner(self, x))
 
 
 class PackedSiluMlp(torch.nn.Module):
@@ -106,11 +107,7 @@ class PackedSiluMlp(torch.nn.Module):
     def forward(self: Any, hidden_states: Any) -> Any:
         if torch.compiler.is_compiling() or has_hooks(self.activation_fn):
             return type(self).forward(self, hidden_states)
-        y = products.attempt_packed(self.gate_up_proj, hidden_states, False)
-        if y is None:
-            gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
-            y = activation.fused_silu_mul(gate, up)
-        return products.multiply(self.down_proj, y)
+        return products.multiply(self.down_proj, _packed_inner(self, hidden_states))
 
 
 class Delta(torch.nn.Module):
@@ -141,6 +138,45 @@ class DeltaWithParams(torch.nn.Module):
         return y
 
 
+class Layer(torch.nn.Module):
+    """A decoder layer of few rows: its first sum with the norm behind it, its second with the MLP's
+    last product."""
+
+    can_torch_compile = True
+    has_backward = True
+
+    def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or _is_whole(hidden_states):
+            return type(self).forward(self, hidden_states, *args, **kwargs)
+        kwargs.setdefault("attention_mask", None)
+        mixed, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+        return _finish(self, hidden_states, mixed)
+
+
+class HybridLayer(torch.nn.Module):
+    """The same with either attention or gated DeltaNet, to which `cache` is given."""
+
+    can_torch_compile = True
+    has_backward = True
+
+    def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or _is_whole(hidden_states) or "past_key_values" in kwargs:
+            return type(self).forward(self, hidden_states, *args, **kwargs)
+        return _finish(self, hidden_states, _mixed(self, hidden_states, kwargs, "cache", "cache"))
+
+
+class HybridLayerWithParams(torch.nn.Module):
+    """The same where the cache is `past_key_values`, and `cache_params` of gated DeltaNet."""
+
+    can_torch_compile = True
+    has_backward = True
+
+    def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or _is_whole(hidden_states):
+            return type(self).forward(self, hidden_states, *args, **kwargs)
+        return _finish(self, hidden_states, _mixed(self, hidden_states, kwargs, "past_key_values", "cache_params"))
+
+
 class Rotary(torch.nn.Module):
     """A function of the rotary embedding, which the package `kernels` has made a module."""
 
@@ -150,6 +186,38 @@ class Rotary(torch.nn.Module):
     def forward(self: Any, q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
         pair = rotary.attempt(q, k, cos, sin, unsqueeze_dim)
         return type(self).forward(self, q, k, cos, sin, unsqueeze_dim) if pair is None else pair
+
+
+def _is_whole(hidden_states: Any) -> bool:
+    """Whether a layer is left to its class's `forward`: many rows, gradients, or a compiler."""
+    return torch.compiler.is_compiling() or torch.is_grad_enabled() or not linear.is_few(hidden_states)
+
+
+def _mixed(self: Any, hidden_states: Any, kwargs: dict[str, Any], given: str, taken: str) -> Any:
+    normed = self.input_layernorm(hidden_states)
+    mask, cache = kwargs.pop("attention_mask", None), kwargs.pop(given, None)
+    if self.block_type == "linear_attention":
+        others = {name: it for name, it in kwargs.items() if name not in ("position_embeddings", "position_ids")}
+        return self.linear_attn(hidden_states=normed, attention_mask=mask, **{taken: cache}, **others)
+    return self.self_attn(hidden_states=normed, attention_mask=mask, **{given: cache}, **kwargs)[0]
+
+
+def _finish(self: Any, residual: Any, mixed: Any) -> Any:
+    """What follows the attention: a sum, a norm, the MLP and a sum."""
+    post, mlp, pair = self.post_attention_layernorm, self.mlp, None
+    replaced = getattr(vars(post).get("forward"), "__func__", None)
+    if replaced is Norm.forward and not products.has_hooks(post):
+        pair = norm.attempt(mixed, post.weight, post.variance_epsilon, residual=residual)
+    elif replaced is NormPlusOne.forward and not products.has_hooks(post):
+        pair = norm.attempt(mixed, post.weight, post.eps, True, residual=residual)
+    if pair is None:
+        summed = residual + mixed
+        pair = post(summed), summed
+    normed, summed = pair
+    inner = INNER.get(getattr(vars(mlp).get("forward"), "__func__", None))
+    if inner is None or products.has_hooks(mlp) or has_hooks(mlp.activation_fn if inner is _packed_inner else mlp.act_fn):
+        return summed + mlp(normed)
+    return products.multiply(mlp.down_proj, inner(mlp, normed), summed)
 
 
 def _states(cache: Any, index: int) -> tuple[Any, Any] | None:
@@ -201,5 +269,8 @@ def _decoded(self: Any, hidden_states: Any, cache: Any, attention_mask: Any, kwa
 
 ALL = (
     Norm, NormPlusOne, GatedNorm, SiluMlp, GeluMlp, PackedSiluMlp, Delta, DeltaWithParams, Rotary, Attention, Linear,
+    Layer, HybridLayer, HybridLayerWithParams,
 )  # fmt: skip
 FUNCTIONS = frozenset(it.forward for it in ALL)
+INNER: dict[Any, Any] = {SiluMlp.forward: _silu_inner, GeluMlp.forward: _gelu_inner, PackedSiluMlp.forward: _packed_inner}
+"""What an MLP computes before its last product, by its replacement."""

@@ -214,8 +214,22 @@ def _choice(module: torch.nn.Module) -> Choice | None:
         return _delta(kind)
     if name.endswith("Attention"):
         return _attention(module)
+    if name.endswith("DecoderLayer"):
+        return _layer(kind)
     if name.endswith("Experts"):
         return None, "experts have kernels of Transformers (experts_implementation)"
+    return None
+
+
+def _layer(kind: Any) -> Choice | None:
+    """Sums of a decoder layer with what is beside them, for forms of two norms and one MLP."""
+    for form, replacement in (
+        ("layer", forwards.Layer),
+        ("hybrid layer with cache", forwards.HybridLayer),
+        ("hybrid layer with past_key_values", forwards.HybridLayerWithParams),
+    ):
+        if is_known(form, kind.forward):
+            return replacement, "fused_rms_norm and fused_linear_add"
     return None
 
 

@@ -62,20 +62,26 @@ class Attention(torch.nn.Module):
             _HELD.parts = before
 
 
-def has_more(layer: Any) -> bool:
-    """Whether a call of the linear layer does more than `torch.nn.Linear`'s `forward`."""
-    if type(layer) is not torch.nn.Linear or not (_is_replaced(layer) or "forward" not in vars(layer)):
-        return True
+def has_hooks(module: Any) -> bool:
+    """Whether a call of the module does more than its `forward`."""
     return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or getattr(module, "_compiled_call_impl", None) is not None
         or modules._global_forward_hooks
         or modules._global_forward_pre_hooks
         or modules._global_backward_hooks
         or modules._global_backward_pre_hooks
     )
+
+
+def has_more(layer: Any) -> bool:
+    """Whether a call of the linear layer does more than `torch.nn.Linear`'s `forward`."""
+    if type(layer) is not torch.nn.Linear or not (_is_replaced(layer) or "forward" not in vars(layer)):
+        return True
+    return has_hooks(layer)
 
 
 def _is_replaced(layer: Any) -> bool:
@@ -91,10 +97,14 @@ def attempt(layers: Sequence[Any], x: Any) -> tuple[torch.Tensor, ...] | None:
     return linear.attempt(x, [it.weight for it in layers], [it.bias for it in layers])
 
 
-def multiply(layer: Any, x: Any) -> Any:
-    """The layer's result of `x`, by a kernel or by a call."""
-    fused = attempt((layer,), x)
-    return layer(x) if fused is None else fused[0]
+def multiply(layer: Any, x: Any, residual: Any = None) -> Any:
+    """The layer's result of `x`, added to the residual if there is one; by a kernel or by a call."""
+    fused = None
+    if not torch.compiler.is_compiling() and not has_more(layer):
+        fused = linear.attempt(x, (layer.weight,), (layer.bias,), residual)
+    if fused is not None:
+        return fused[0]
+    return layer(x) if residual is None else residual + layer(x)
 
 
 def attempt_gated(gate: Any, up: Any, x: Any, is_gelu: bool) -> Any:
