@@ -411,7 +411,8 @@ def test_products_of_few_rows_are_those_of_f64(
     for weight, bias, count, room in zip(weights, biases, counts, rooms):
         result = rows_of(y.values[at : at + room], m, count)
         at += room
-        total, size = products_of(x.values[:, :columns], weight.values[:, :columns], None if bias is None else bias.values)
+        added = None if bias is None else bias.values
+        total, size = products_of(x.values[:, :columns], weight.values[:, :columns], added)
         bound = size * (columns + 2) * F
         bound = bound + (np.abs(total) + bound) * u + smallest
         if residual is not None:

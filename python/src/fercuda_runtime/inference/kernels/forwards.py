@@ -215,7 +215,9 @@ def _finish(self: Any, residual: Any, mixed: Any) -> Any:
         pair = post(summed), summed
     normed, summed = pair
     inner = INNER.get(getattr(vars(mlp).get("forward"), "__func__", None))
-    if inner is None or products.has_hooks(mlp) or has_hooks(mlp.activation_fn if inner is _packed_inner else mlp.act_fn):
+    if inner is None or products.has_hooks(mlp):
+        return summed + mlp(normed)
+    if has_hooks(mlp.activation_fn if inner is _packed_inner else mlp.act_fn):
         return summed + mlp(normed)
     return products.multiply(mlp.down_proj, inner(mlp, normed), summed)
 
@@ -272,5 +274,7 @@ ALL = (
     Layer, HybridLayer, HybridLayerWithParams,
 )  # fmt: skip
 FUNCTIONS = frozenset(it.forward for it in ALL)
-INNER: dict[Any, Any] = {SiluMlp.forward: _silu_inner, GeluMlp.forward: _gelu_inner, PackedSiluMlp.forward: _packed_inner}
+INNER: dict[Any, Any] = {
+    SiluMlp.forward: _silu_inner, GeluMlp.forward: _gelu_inner, PackedSiluMlp.forward: _packed_inner,
+}  # fmt: skip
 """What an MLP computes before its last product, by its replacement."""
