@@ -43,8 +43,8 @@ UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-
 FAILED = []
 
 # A job, the rows of its weights, and columns. Mistral-7B and Llama-3-8B have the same projections.
-# Qwen3.5-4B: hidden 2560, intermediate 9216; DeltaNet of 16 key and 32 value heads of 128; attention
-# of 16 heads of 256 with a gate beside each, and 4 for keys and values.
+# Qwen3.5-4B: hidden 2560, intermediate 9216; DeltaNet of 16 key and 32 value heads of 128;
+# attention of 16 heads of 256 with a gate beside each, and 4 for keys and values.
 SHAPES = {
     "mistral qkv": ("linear", (4096, 1024, 1024), 4096),
     "mistral o": ("add", (4096,), 4096),
