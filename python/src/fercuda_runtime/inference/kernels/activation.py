@@ -65,6 +65,7 @@ def _forward(gate: torch.Tensor, up: torch.Tensor, is_gelu: bool) -> torch.Tenso
         gated_forward[(rows * blocks,)](
             of_gate, of_up, y, columns, blocks, gate_stride, up_stride,
             IS_GELU=is_gelu, BLOCK=block, num_warps=4, enable_fp_fusion=False,
+            **dispatch.early_options(gate.device),
         )  # fmt: skip
     result: torch.Tensor = y
     return result

@@ -57,7 +57,7 @@ def fused_conv_update(
         conv_update[(batch * blocks,)](
             x, state, weight.contiguous(), bias, y, channels, blocks, x.stride(0), x.stride(1),
             HAS_BIAS=bias is not None, HAS_SILU=activation is not None,
-            WIDTH=width, STATE=held, BLOCK=block, num_warps=4,
+            WIDTH=width, STATE=held, BLOCK=block, num_warps=4, **dispatch.early_options(x.device),
         )  # fmt: skip
     return y
 
@@ -112,6 +112,7 @@ def fused_gated_delta_step(
             query.stride(0), query.stride(2), key.stride(0), key.stride(2), value.stride(0), value.stride(2),
             a.stride(0), b.stride(0), keys, values, keys**0.5,
             BLOCK_K=max(64, dispatch.next_power(keys)), BLOCK_V=block, num_warps=4,
+            **dispatch.early_options(value.device),
         )  # fmt: skip
     return y
 

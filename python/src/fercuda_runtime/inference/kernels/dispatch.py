@@ -66,6 +66,15 @@ def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
 
 
 @functools.cache
+def early_options(device: torch.device) -> dict[str, bool]:
+    """Options of kernels that may begin before the one before them has ended, where a GPU can."""
+    from ..triton_kernels.early import HAS_EARLY
+
+    is_early = HAS_EARLY and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"IS_EARLY": True, "launch_pdl": True} if is_early else {"IS_EARLY": False}
+
+
+@functools.cache
 def count_processors(device: torch.device) -> int:
     """Streaming multiprocessors of a device."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -136,6 +136,7 @@ def attempt(
             **{f"N{at}": counts[at] if at < len(counts) else 0 for at in range(MAX_WEIGHTS)},
             HAS_BIAS=bool(given), HAS_RESIDUAL=residual is not None, IS_EVEN=columns % tiles.block_k == 0,
             M=m, BLOCK_N=tiles.block_n, BLOCK_K=tiles.block_k, UNROLL=tiles.unroll, num_warps=tiles.warps,
+            **dispatch.early_options(x.device),
         )  # fmt: skip
     return tuple(
         y[start : start + m * count].view(*x.shape[:-1], count)
@@ -161,6 +162,7 @@ def attempt_gated(
             rows, gate, up, y, columns, row_stride, gate.stride(0),
             N=count, IS_GELU=is_gelu, IS_EVEN=columns % tiles.block_k == 0,
             M=m, BLOCK_N=tiles.block_n, BLOCK_K=tiles.block_k, UNROLL=tiles.unroll, num_warps=tiles.warps,
+            **dispatch.early_options(x.device),
         )  # fmt: skip
     result: torch.Tensor = y
     return result

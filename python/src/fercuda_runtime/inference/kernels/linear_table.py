@@ -23,7 +23,18 @@ class Tiles(NamedTuple):
 
 # By job ("linear" or "gate_up"), rows of all weights together (of one of both), and columns: for
 # one row of `x` in types of 16 bits.
-TABLE: dict[tuple[str, int, int], Tiles] = {}
+TABLE: dict[tuple[str, int, int], Tiles] = {
+    # An H200: Mistral-7B and Llama-3-8B, then Qwen3.5-4B.
+    ("linear", 6144, 4096): Tiles(1, 2048, 8, 1),
+    ("linear", 4096, 4096): Tiles(2, 256, 1, 4),
+    ("gate_up", 14336, 4096): Tiles(2, 2048, 8, 1),
+    ("linear", 4096, 14336): Tiles(4, 2048, 4, 1),
+    ("linear", 12352, 2560): Tiles(4, 256, 1, 4),
+    ("linear", 10240, 2560): Tiles(4, 256, 1, 4),
+    ("linear", 2560, 4096): Tiles(2, 1024, 4, 1),
+    ("gate_up", 9216, 2560): Tiles(2, 512, 2, 4),
+    ("linear", 2560, 9216): Tiles(2, 1024, 4, 1),
+}
 
 
 def tiles_of(job: str, rows: int, columns: int, m: int, item_bytes: int) -> Tiles:

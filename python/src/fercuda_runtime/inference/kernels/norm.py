@@ -131,6 +131,7 @@ def _forward(
             stride, residual_stride, gate_stride, eps,
             PLUS_ONE=plus_one, HAS_RESIDUAL=residual is not None, HAS_GATE=gate is not None,
             STORE_INVERSE=keep, ROWS=per_program, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
+            **dispatch.early_options(x.device),
         )  # fmt: skip
     return y, x if summed is None else summed, inverse
 

@@ -134,6 +134,7 @@ def _launch(q: Any, k: Any, cos: Any, sin: Any, dim: int, sections: Any, is_back
             *strides, q_parts, parts, height, width,
             GRIDS=sections is not None, IS_BACKWARD=is_backward, HEADS=heads, HALF=dispatch.next_power(half),
             REST=dispatch.next_power(rest) if rest else 0, num_warps=4, enable_fp_fusion=False,
+            **dispatch.early_options(q.device),
         )  # fmt: skip
     return outs[0], outs[1]
 

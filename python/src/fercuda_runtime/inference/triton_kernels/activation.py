@@ -6,6 +6,8 @@ A program has `BLOCK` elements of one row; contiguous tensors are passed as one 
 import triton
 import triton.language as tl
 
+from .early import begin_early
+
 
 @triton.jit
 def sigmoid_of(x, IS_EXACT: tl.constexpr):
@@ -23,8 +25,10 @@ def _doubled_inner(x):
 
 @triton.jit
 def gated_forward(
-    gate, up, y, columns, blocks_per_row, gate_stride, up_stride, IS_GELU: tl.constexpr, BLOCK: tl.constexpr
-):
+    gate, up, y, columns, blocks_per_row, gate_stride, up_stride,
+    IS_GELU: tl.constexpr, BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    begin_early(IS_EARLY)
     kind = y.dtype.element_ty
     row = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     column = (tl.program_id(0) % blocks_per_row).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -7,14 +7,17 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from .early import begin_early
+
 
 @triton.jit
 def conv_update(
     x, state, weight, bias, y, channels, blocks_per_batch, x_batch, x_channel,
     HAS_BIAS: tl.constexpr, HAS_SILU: tl.constexpr,
-    WIDTH: tl.constexpr, STATE: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, STATE: tl.constexpr, BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """A token is appended to the last `STATE` of each channel, and the last `WIDTH` are weighed."""
+    begin_early(IS_EARLY)
     kind = y.dtype.element_ty
     batch = (tl.program_id(0) // blocks_per_batch).to(tl.int64)
     channel = (tl.program_id(0) % blocks_per_batch).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -46,9 +49,10 @@ def conv_update(
 def gated_delta_step(
     q, k, v, a, b, a_log, dt_bias, state, y, heads, heads_per_key, blocks_per_head,
     q_batch, q_head, k_batch, k_head, v_batch, v_head, a_batch, b_batch, keys, values, root,
-    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """`BLOCK_V` columns of a head's state decay, are corrected towards the value, and are read."""
+    begin_early(IS_EARLY)
     job = tl.program_id(0).to(tl.int64)
     block, job = job % blocks_per_head, job // blocks_per_head
     head, batch = job % heads, job // heads

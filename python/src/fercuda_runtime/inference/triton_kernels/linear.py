@@ -9,6 +9,8 @@ which takes `M` times its rows rounded up to 16.
 import triton
 import triton.language as tl
 
+from .early import begin_early
+
 
 @triton.jit
 def _wide(pointer, column, columns, IS_EVEN: tl.constexpr):
@@ -22,12 +24,12 @@ def _wide(pointer, column, columns, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _weights(pointer, column, columns, IS_EVEN: tl.constexpr):
-    """A piece of rows of a weight, which no other program reads, as f32."""
+    """A piece of rows of a weight, which no other program reads."""
     if IS_EVEN:
         values = tl.load(pointer + column, eviction_policy="evict_first")
     else:
         values = tl.load(pointer + column, mask=column < columns, other=0.0, eviction_policy="evict_first")
-    return values.to(tl.float32)
+    return values
 
 
 @triton.jit
@@ -50,6 +52,7 @@ def linear_rows(
     N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """`x` times up to four weights of `N0` to `N3` rows, of which those that are not there have 0."""
     # Each part begins behind the blocks of those before it, and at a multiple of 16 elements.
@@ -80,10 +83,20 @@ def linear_rows(
     # Rows behind the last are read as the last, and not stored.
     w += tl.minimum(row, rows - 1)[:, None].to(tl.int64) * w_stride
     column = tl.arange(0, BLOCK_K)[None, :]
-    sum0 = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    # The first piece comes while kernels before end, as nothing writes weights then.
+    piece = _weights(w, column, columns, IS_EVEN)
+    begin_early(IS_EARLY)
+    weights = piece.to(tl.float32)
+    sum0 = weights * _wide(x, column, columns, IS_EVEN)
     sum1, sum2, sum3 = sum0, sum0, sum0
-    for start in tl.range(0, columns, BLOCK_K, loop_unroll_factor=UNROLL):
-        weights = _weights(w, start + column, columns, IS_EVEN)
+    if M > 1:
+        sum1 = weights * _wide(x + x_stride, column, columns, IS_EVEN)
+    if M > 2:
+        sum2 = weights * _wide(x + 2 * x_stride, column, columns, IS_EVEN)
+    if M > 3:
+        sum3 = weights * _wide(x + 3 * x_stride, column, columns, IS_EVEN)
+    for start in tl.range(BLOCK_K, columns, BLOCK_K, loop_unroll_factor=UNROLL):
+        weights = _weights(w, start + column, columns, IS_EVEN).to(tl.float32)
         sum0 += weights * _wide(x, start + column, columns, IS_EVEN)
         if M > 1:
             sum1 += weights * _wide(x + x_stride, start + column, columns, IS_EVEN)
@@ -124,6 +137,7 @@ def gate_up_rows(
     x, gate, up, y, columns, x_stride, w_stride,
     N: tl.constexpr, IS_GELU: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """The activated product with `gate` times that with `up`, each of `N` rows."""
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -131,11 +145,26 @@ def gate_up_rows(
     gate += read * w_stride
     up += read * w_stride
     column = tl.arange(0, BLOCK_K)[None, :]
-    gate0 = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    gate1, gate2, gate3, up0, up1, up2, up3 = gate0, gate0, gate0, gate0, gate0, gate0, gate0
-    for start in tl.range(0, columns, BLOCK_K, loop_unroll_factor=UNROLL):
-        of_gate = _weights(gate, start + column, columns, IS_EVEN)
-        of_up = _weights(up, start + column, columns, IS_EVEN)
+    # As in `linear_rows`.
+    gate_piece = _weights(gate, column, columns, IS_EVEN)
+    up_piece = _weights(up, column, columns, IS_EVEN)
+    begin_early(IS_EARLY)
+    of_gate, of_up = gate_piece.to(tl.float32), up_piece.to(tl.float32)
+    values = _wide(x, column, columns, IS_EVEN)
+    gate0, up0 = of_gate * values, of_up * values
+    gate1, gate2, gate3, up1, up2, up3 = gate0, gate0, gate0, up0, up0, up0
+    if M > 1:
+        values = _wide(x + x_stride, column, columns, IS_EVEN)
+        gate1, up1 = of_gate * values, of_up * values
+    if M > 2:
+        values = _wide(x + 2 * x_stride, column, columns, IS_EVEN)
+        gate2, up2 = of_gate * values, of_up * values
+    if M > 3:
+        values = _wide(x + 3 * x_stride, column, columns, IS_EVEN)
+        gate3, up3 = of_gate * values, of_up * values
+    for start in tl.range(BLOCK_K, columns, BLOCK_K, loop_unroll_factor=UNROLL):
+        of_gate = _weights(gate, start + column, columns, IS_EVEN).to(tl.float32)
+        of_up = _weights(up, start + column, columns, IS_EVEN).to(tl.float32)
         values = _wide(x, start + column, columns, IS_EVEN)
         gate0 += of_gate * values
         up0 += of_up * values

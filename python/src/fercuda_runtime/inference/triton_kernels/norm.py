@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from .activation import sigmoid_of
+from .early import begin_early
 
 
 @triton.jit
@@ -14,8 +15,9 @@ def rms_norm_forward(
     x, residual, gate, weight, y, summed, inverse, rows, columns,
     x_stride, residual_stride, gate_stride, eps,
     PLUS_ONE: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_GATE: tl.constexpr,
-    STORE_INVERSE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STORE_INVERSE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
+    begin_early(IS_EARLY)
     kind = y.dtype.element_ty
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)

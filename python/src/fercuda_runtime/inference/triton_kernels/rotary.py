@@ -9,6 +9,8 @@ multimodal form.
 import triton
 import triton.language as tl
 
+from .early import begin_early
+
 
 @triton.jit
 def _rotate(
@@ -46,8 +48,9 @@ def rotary(
     q_out_batch, q_out_head, q_out_token, k_out_batch, k_out_head, k_out_token,
     cos_grid, cos_batch, cos_token, sin_grid, sin_batch, sin_token, q_parts, parts, height, width,
     GRIDS: tl.constexpr, IS_BACKWARD: tl.constexpr,
-    HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
+    begin_early(IS_EARLY)
     token = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
     batch, position = token // tokens, token % tokens
