@@ -44,7 +44,7 @@ def fused_linear(
 def fused_linear_add(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor
 ) -> torch.Tensor:
-    """`residual + linear(x, weight, bias)`, where the product is rounded to the type before the sum.
+    """`residual + linear(x, weight, bias)`, where the product is rounded before the sum.
 
     Conditions are those of `fused_linear`; `residual` has the shape of the result.
     """

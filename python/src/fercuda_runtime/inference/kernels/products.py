@@ -98,7 +98,7 @@ def attempt(layers: Sequence[Any], x: Any) -> tuple[torch.Tensor, ...] | None:
 
 
 def multiply(layer: Any, x: Any, residual: Any = None) -> Any:
-    """The layer's result of `x`, added to the residual if there is one; by a kernel or by a call."""
+    """The layer's result of `x`, plus a residual if there is one; by a kernel or by a call."""
     fused = None
     if not torch.compiler.is_compiling() and not has_more(layer):
         fused = linear.attempt(x, (layer.weight,), (layer.bias,), residual)

@@ -54,7 +54,7 @@ def linear_rows(
     M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr,
     IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """`x` times up to four weights of `N0` to `N3` rows, of which those that are not there have 0."""
+    """`x` times up to four weights, of `N0` to `N3` rows: 0 for one that is not there."""
     # Each part begins behind the blocks of those before it, and at a multiple of 16 elements.
     first: tl.constexpr = (N0 + BLOCK_N - 1) // BLOCK_N
     second: tl.constexpr = first + (N1 + BLOCK_N - 1) // BLOCK_N
