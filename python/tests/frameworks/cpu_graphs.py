@@ -111,6 +111,10 @@ class CpuGraphs:
     def generator(self):
         return torch.default_generator
 
+    def bind(self, device):
+        assert not self.live, "graphs of another device are left"
+        self.bound = str(device)
+
     def join(self):
         pass
 

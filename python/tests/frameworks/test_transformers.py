@@ -20,7 +20,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 from fercuda_runtime.errors import ConfigError
 from fercuda_runtime.inference import accelerate, restore
-from fercuda_runtime.inference.accelerated import decode, rules, slab
+from fercuda_runtime.inference.accelerated import decode, rules, workspace
 from fercuda_runtime.inference.accelerated.install import decoder_of, install, uninstall
 
 VOCABULARY = 211
@@ -306,7 +306,7 @@ def test_no_memory_for_a_cache_runs_eager(model, monkeypatch):
     def fail(*args):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB")
 
-    monkeypatch.setattr(slab, "StaticLayers", fail)
+    monkeypatch.setattr(workspace, "StaticLayers", fail)
     same_tokens(model, None, ("no memory for a static cache",), **prompt(3), max_new_tokens=20)
 
 
@@ -652,12 +652,12 @@ class eager:
 
 def test_buckets_cover_what_they_are_for():
     for tokens in [*range(1, 600), *(random.randrange(1, 2**20) for _ in range(300))]:
-        bucket = slab.context_bucket(tokens)
+        bucket = workspace.context_bucket(tokens)
         assert tokens <= bucket <= max(256, 2 * tokens) and bucket % 256 == 0
         assert bucket <= 1.25 * tokens + 256 or tokens < 4096
-        assert slab.context_bucket(bucket) == bucket
+        assert workspace.context_bucket(bucket) == bucket
     for rows in range(1, 100):
-        assert rows <= slab.batch_bucket(rows) < rows + 8
+        assert rows <= workspace.batch_bucket(rows) < rows + 8
 
 
 def test_importing_inference_imports_no_torch():

@@ -72,9 +72,8 @@ class Accelerated:
 
     def release(self) -> None:
         """Frees all graphs and caches; the next request makes them again. Waits for a `generate`
-        under way."""
-        with self._decoder.exclusive():
-            self._decoder.release()
+        under way; from within one (a streamer's, say), they are freed at its end."""
+        self._decoder.free()
 
     def __str__(self) -> str:
         lines = [
@@ -98,7 +97,9 @@ def accelerate(
     """Makes `model.generate` decode by CUDA graphs, for a causal language model of Transformers or
     a model of PEFT around one. `fused`: fuse small operations into single kernels too, where this
     package has them for the model; `max_context`: tokens that caches have room for from the start,
-    so that they never grow below that; `memory`: most bytes for one batch size's cache.
+    so that they never grow below that; `memory`: most bytes of caches and graphs: older batch sizes
+    make room, a request whose cache alone is larger runs eager, and a step whose graph is too much
+    runs without one.
 
     Nothing is captured yet. A second thread that calls `generate` waits for the first; a fork, and
     a `generate` within a streamer of another, run eager. Whatever runs eager says so once, as a
@@ -183,3 +184,6 @@ class _NoGraphs:
 
     def leave(self) -> None:
         """Nothing is queued."""
+
+    def bind(self, device: Any) -> None:
+        """Nothing is captured."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["NAME", "Step", "Unsupported", "attend", "register", "selected", "tries_flash"]
+__all__ = ["NAME", "Step", "Unsupported", "attend", "implementation_of", "register", "selected", "tries_flash"]
 
 NAME = "fercuda_decode"
 
@@ -103,29 +103,53 @@ class Step:
 
 class _Local(threading.local):
     step: Step | None = None
-    original: str = "sdpa"
+
+
+class _Selection:
+    """A config under this module's name: what it had before, and how many steps are under way.
+    Models may share a config, and run in several threads."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.original: str = config._attn_implementation_internal
+        self.steps = 0
 
 
 _LOCAL = _Local()
-# The implementation that a config had before `selected` changed it, for threads beside.
-_ORIGINALS: dict[int, str] = {}
+_LOCK = threading.Lock()
+# By the config's identity, while it is changed.
+_SELECTIONS: dict[int, _Selection] = {}
 
 
 @contextlib.contextmanager
 def selected(configs: list[Any], step: Step) -> Iterator[None]:
     """Runs its body with this module's attention for models of `configs`, in this thread."""
-    originals = [(config, config._attn_implementation_internal) for config in configs]
-    _LOCAL.step, _LOCAL.original = step, originals[0][1]
-    for config, original in originals:
-        _ORIGINALS[id(config)] = original
-        config._attn_implementation_internal = NAME
+    taken: list[_Selection] = []
     try:
+        with _LOCK:
+            for config in configs:
+                found = _SELECTIONS.setdefault(id(config), _Selection(config))
+                found.steps += 1
+                taken.append(found)
+                config._attn_implementation_internal = NAME
+        _LOCAL.step = step
         yield
     finally:
-        for config, original in originals:
-            config._attn_implementation_internal = original
-            _ORIGINALS.pop(id(config), None)
         _LOCAL.step = None
+        with _LOCK:
+            for found in taken:
+                found.steps -= 1
+                if not found.steps:
+                    found.config._attn_implementation_internal = found.original
+                    del _SELECTIONS[id(found.config)]
+
+
+def implementation_of(config: Any) -> str | None:
+    """The attention that a config is set to, whatever steps are under way in other threads."""
+    with _LOCK:
+        found = _SELECTIONS.get(id(config))
+        name = found.original if found is not None else getattr(config, "_attn_implementation", None)
+    return None if name is None else str(name)
 
 
 def register() -> None:
@@ -143,7 +167,8 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     config = kwargs.get("config")
-    original = _ORIGINALS.get(id(config), "sdpa")
+    found = _SELECTIONS.get(id(config))
+    original = found.original if found is not None else "sdpa"
     return ALL_MASK_ATTENTION_FUNCTIONS[original](*args, **kwargs)
 
 
@@ -183,7 +208,8 @@ def _original(module: Any) -> Any:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     config = getattr(module, "config", None)
-    name = _ORIGINALS.get(id(config), "sdpa")
+    found = _SELECTIONS.get(id(config))
+    name = found.original if found is not None else "sdpa"
     own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     return own if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
 

@@ -194,6 +194,24 @@ class _Slots(CacheLayerMixin):  # type: ignore[misc]
         if self.window is not None:
             target.cumulative_length += count
 
+    def unload(self, target: Any, mask: Any) -> None:
+        """Puts all tokens into an emptied dynamic layer, and frees this one. `mask`: columns of
+        that layer that are tokens, (rows, columns)."""
+        rows, columns = mask.shape
+        ranks = ((mask != 0).cumsum(dim=1) - 1).clamp(min=0)
+        if self.window is not None:
+            ranks = ranks[:, max(0, columns - self.window + 1) :]
+        index = ranks.remainder(self.slots)[:, None, :, None]
+        for name in ("keys", "values"):
+            origin = getattr(self, name)[:rows]
+            shape = (rows, self.heads, index.shape[2], origin.shape[-1])
+            setattr(target, name, origin.gather(2, index.expand(shape)))
+            setattr(self, name, None)
+            del origin
+        self.read_keys = self.read_values = None
+        if self.window is not None:
+            target.cumulative_length = columns
+
     def grow(self, capacity: int) -> None:
         """Gives the layer room for `capacity` tokens, or its window's."""
         slots = min(capacity, self.window or capacity)
@@ -236,20 +254,26 @@ class StaticLayers:
         for layer in self.slots:
             layer.step = step
 
-    def load(
-        self, source: Any, lengths: list[int], picks: list[Any] | None, *, release: bool
-    ) -> None:
-        """Takes over a dynamic cache. With `release` each of its layers is freed once it is
-        copied, and the cache is of no more use."""
+    def load(self, source: Any, lengths: list[int], picks: list[Any] | None) -> None:
+        """Copies a dynamic cache."""
         for target, origin in zip(self.cache.layers, source.layers, strict=True):
             if isinstance(target, _Slots):
                 target.load(origin, lengths, picks)
-                if release:
-                    origin.keys = origin.values = None
             else:
                 for mine, other in _states(target, origin):
                     mine.zero_()
                     mine[: len(lengths)].copy_(other)
+
+    def unload(self, target: Any, mask: Any) -> None:
+        """Fills a dynamic cache of emptied layers, and frees each layer here once it is copied: this
+        cache is of no more use. `mask`: columns of the dynamic cache that are tokens, (rows,
+        columns)."""
+        for mine, other in zip(self.cache.layers, target.layers, strict=True):
+            if isinstance(mine, _Slots):
+                mine.unload(other, mask)
+            else:
+                for tensor, destination in _states(mine, other):
+                    destination.copy_(tensor[: mask.shape[0]])
 
     def append_to(self, target: Any, lengths: list[int], count: int) -> None:
         """Brings a dynamic cache up to date that `load` was called with, `count` tokens ago."""

@@ -54,6 +54,9 @@ class Graphs(Protocol):
     def generator(self) -> Any:
         """The default random generator of the device."""
 
+    def bind(self, device: Any) -> None:
+        """Makes later graphs those of `device`; there are none yet, or none any more."""
+
     def join(self) -> None:
         """Orders the current stream behind the last work queued through this object."""
 
@@ -75,7 +78,7 @@ class _CudaGraph:
 
 class _PinnedSlot:
     def __init__(self, length: int, device: Any) -> None:
-        self._values = torch.zeros(length, dtype=torch.int64, pin_memory=True)
+        self._values = torch.zeros(length, dtype=torch.int64, device="cpu", pin_memory=True)
         self._copied = torch.cuda.Event()
         self._device = device
 
@@ -96,10 +99,17 @@ class CudaGraphs:
     device_type = "cuda"
 
     def __init__(self, device: Any) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
         self._last: Any = None
+        self._device: Any = None
+        self.bind(device)
+
+    def bind(self, device: Any) -> None:
+        """See `Graphs.bind`."""
+        if device != self._device:
+            self._device = device
+            self._stream = torch.cuda.Stream(device)
+            self._pool = torch.cuda.graph_pool_handle()
+            self._last = None
 
     def capture(self, step: Callable[[], None], restore: Callable[[], None]) -> Replayable:
         """See `Graphs.capture`. Waits for the device once, as a capture has to begin in order."""

@@ -11,32 +11,33 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import re
 import threading
 import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from . import rules
-from .attention import Unsupported, tries_flash
+from .attention import Unsupported, implementation_of, tries_flash
 from .cache import LayerShape, shapes_of
 from .capture import Graphs
+from .check import bound_of
 from .select import Choice, choice_of, stops_of
-from .slab import Slab, batch_bucket, context_bucket, forward_step
+from .workspace import Workspace, batch_bucket, context_bucket, forward_step
 
 __all__ = ["Decoder"]
 
 # Tokens that a request gets room for at first, if it may make more: the cache then doubles.
 _FIRST_TOKENS = 4096
-_SLABS = 4
-# Largest relative difference (2-norm) of a first step by graphs to the eager step beside it.
-# Reordered sums differ by the number type's precision; a mixture of experts may choose otherwise.
-_BOUND_F32 = 1e-3
-_BOUND_HALF = 0.25
+_WORKSPACES = 4
+# First steps that differ from the eager one before a model is refused: one may be near a tie, where
+# a mixture of experts chooses otherwise by rounding.
+_TRIES = 3
 
 
 class Decoder:
@@ -51,22 +52,28 @@ class Decoder:
         self._memory = memory
         self._lock = threading.Lock()
         self._owner: int | None = None
+        self._is_ending = False
         self._pid = os.getpid()
-        self._slabs: OrderedDict[int, Slab] = OrderedDict()
+        self._workspaces: OrderedDict[int, Workspace] = OrderedDict()
         self._identity: tuple[Any, ...] | None = None
         self._refused: str | None = None
         self._is_checked = False
-        self._run: Callable[[Slab, int], None] | None = None
+        self._tries = 0
+        self._run: Callable[[Workspace, int], None] | None = None
         self.attention = "not yet chosen"
         self.reasons: dict[str, int] = {}
+        self._shapes: dict[str, str] = {}
         self.requests = 0
         self.replayed = 0
         self.captures = 0
 
     def sample(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs Transformers' decode loop `original` for `model`, by graphs where it can."""
-        request = _Request(self, model, *args, **kwargs)
-        reason = request.refusal()
+        try:
+            request = _Request(self, model, *args, **kwargs)
+            reason = request.refusal()
+        except TypeError as error:
+            request, reason = None, f"its decode loop has other arguments: {error}"
         if reason is None and os.getpid() != self._pid:
             reason = "the process was forked, and a device is of use in the parent alone"
         if reason is None and self._owner == threading.get_ident():
@@ -74,157 +81,193 @@ class Decoder:
         if reason is not None:
             self.say(reason)
             return original(model, *args, **kwargs)
+        assert request is not None
         with self._lock:
             self._owner = threading.get_ident()
             self._graphs.join()
             try:
                 return request.run()
             finally:
+                if self._is_ending:
+                    self._is_ending = False
+                    self.release()
                 self._owner = None
                 self._graphs.leave()
 
     def say(self, reason: str) -> None:
-        """Warns of `reason` the first time, and counts it."""
+        """Warns of `reason` the first time, and counts it. Reasons that differ by their figures are
+        one."""
+        shape = re.sub(r"[0-9][0-9.e+-]*", "0", reason)
+        reason = self._shapes.setdefault(shape, reason)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         if self.reasons[reason] == 1:
             warnings.warn(
                 f"accelerate: generate runs without graphs: {reason}", UserWarning, stacklevel=4
             )
 
-    def enter(self, request: _Request) -> Slab:
-        """A slab with the request's cache and arguments, ready for its next forward.
+    def enter(self, request: _Request) -> Workspace:
+        """A workspace with the request's cache and arguments, ready for its next forward.
 
         Raises `Unsupported` with the reason if the request has to go on eager.
         """
         model = request.model
         reason = rules.model_refusal(model, self._graphs.device_type)
-        if reason is not None:
-            raise Unsupported(reason)
         identity = rules.fingerprint(model)
         if identity != self._identity:
             self.release()
-            self._identity, self._refused, self._is_checked = identity, None, False
+            self._refused, self._is_checked, self._tries = None, False, 0
+        if reason is not None:
+            raise Unsupported(reason)
+        if self._identity is None:
+            self._graphs.bind(request.device)
+            self._identity = identity
         if self._refused is not None:
             raise Unsupported(self._refused)
         try:
-            return self._fill(request, shapes_of(request.cache))
+            work, longest = self._fill(request, shapes_of(request.cache))
         except torch.OutOfMemoryError as error:
             self.release()
             raise Unsupported(f"no memory for a static cache: {str(error).splitlines()[0]}") from error
+        if not self._is_checked:
+            self._check(request, work, longest)
+        if not request.keeps_cache:
+            request.drop_cache()
+        return work
 
-    def _fill(self, request: _Request, shapes: tuple[LayerShape, ...]) -> Slab:
+    def _fill(self, request: _Request, shapes: tuple[LayerShape, ...]) -> tuple[Workspace, int]:
         lengths, picks = request.rows(shapes)
         longest = max(lengths)
         room = request.room()
         tokens = longest + 1 + min(room, _FIRST_TOKENS)
         tokens = max(tokens, self._max_context or 0)
-        slab = self._slab(shapes, batch_bucket(len(lengths)), tokens, request.device)
+        work = self._workspace(shapes, batch_bucket(len(lengths)), tokens, request.device)
         columns = request.ids.shape[1] + min(room, _FIRST_TOKENS) + 2
-        slab.reserve(tokens, columns, request.vocabulary, sample=request.choice.sample)
+        work.reserve(tokens, columns, request.vocabulary, sample=request.choice.sample)
         if self._run is None:
-            self._run = self._step(request.model, slab)
-        slab.begin(
+            self._run = self._step(request.model, work)
+        work.begin(
             request.ids, request.next_positions(), lengths, request.unfinished, request.choice
         )
-        release = self._is_checked and not request.keeps_cache
-        slab.layers.load(request.cache, lengths, picks, release=release)
+        work.layers.load(request.cache, lengths, picks)
         request.lengths = lengths
         request.stored = 0
-        if not self._is_checked:
-            self._check(request, slab, longest)
-        if not request.keeps_cache:
-            request.drop_cache()
-        return slab
+        return work, longest
 
-    def _slab(self, shapes: tuple[LayerShape, ...], batch: int, tokens: int, device: Any) -> Slab:
-        slab = self._slabs.get(batch)
-        if slab is not None and (slab.layers.shapes != shapes or slab.device != device):
-            slab.drop_graphs()
-            del self._slabs[batch]
-            slab = None
-        capacity = max(context_bucket(tokens), slab.layers.capacity if slab else 0)
+    def _workspace(self, shapes: tuple[LayerShape, ...], batch: int, tokens: int, device: Any) -> Workspace:
+        work = self._workspaces.get(batch)
+        if work is not None and (work.layers.shapes != shapes or work.device != device):
+            work.drop_graphs()
+            del self._workspaces[batch]
+            work = None
+        capacity = max(context_bucket(tokens), work.layers.capacity if work else 0)
         planned = sum(shape.bytes(batch, capacity) for shape in shapes)
-        others = {size: other for size, other in self._slabs.items() if size != batch}
-        if self._memory is not None and planned > self._memory:
-            raise Unsupported(
-                f"its cache needs {planned >> 20} MiB, and memory= allows {self._memory >> 20} MiB"
-            )
+        limit = self._memory
+        if limit is not None and planned > limit:
+            raise Unsupported(f"its cache needs {planned >> 20} MiB, and memory= allows {limit >> 20} MiB")
+        others = [size for size in self._workspaces if size != batch]
         while others and (
-            len(others) >= _SLABS
-            or (self._memory is not None and planned + sum(one.bytes() for one in others.values()) > self._memory)
+            len(others) >= _WORKSPACES or (limit is not None and planned + self._bytes(others) > limit)
         ):
-            size, oldest = next(iter(others.items()))
-            oldest.drop_graphs()
-            del others[size], self._slabs[size]
-        if slab is None:
-            slab = Slab(self._graphs, shapes, batch, capacity, device)
-            self._slabs[batch] = slab
-        self._slabs.move_to_end(batch)
-        return slab
+            self._workspaces.pop(others.pop(0)).drop_graphs()
+        if work is None:
+            work = Workspace(self._graphs, shapes, batch, capacity, device)
+            self._workspaces[batch] = work
+        self._workspaces.move_to_end(batch)
+        if limit is not None:
+            work.limit = limit - self._bytes(others)
+        return work
 
-    def _step(self, model: Any, slab: Slab) -> Callable[[Slab, int], None]:
+    def _bytes(self, batches: list[int]) -> int:
+        """Bytes of caches and graphs of some batch sizes."""
+        kept = [self._workspaces[batch] for batch in batches]
+        return sum(one.bytes() + one.graph_bytes() for one in kept)
+
+    def _step(self, model: Any, work: Workspace) -> Callable[[Workspace, int], None]:
         configs: dict[int, Any] = {}
         for module in (model, *model.modules()):
             config = getattr(module, "config", None)
             if hasattr(config, "_attn_implementation_internal"):
                 configs[id(config)] = config
         text = model.config.get_text_config(decoder=True)
-        inner = slab.layers.slots[0]
+        inner = work.layers.slots[0]
         flash = tries_flash(inner, int(getattr(text, "num_attention_heads", 0)))
         self.attention = "flash attention with lengths on the device" if flash else "batched products"
         inputs = inspect.signature(model.forward).parameters
         name = "cache" if "cache" in inputs else "past_key_values"
-        caps = text._attn_implementation != "sdpa"
+        caps = implementation_of(text) != "sdpa"
         return forward_step(weakref.ref(model), list(configs.values()), name, flash, caps)
 
-    def _check(self, request: _Request, slab: Slab, longest: int) -> None:
+    def _check(self, request: _Request, work: Workspace, longest: int) -> None:
         """Compares the first step by a graph with the eager step; the dynamic cache still exists."""
         expected = request.eager_logits()
         request.stored = -1
+        request.pending = expected
+        assert self._run is not None
+        rows = expected.shape[0]
         try:
-            self.forward(slab, longest + 1)
+            measure = bound_of(request.model, work, self._run, longest + 1)
+            self.forward(work, longest + 1)
         except Unsupported as error:
             self._refused = str(error)
-            request.pending = expected
             raise
-        rows = expected.shape[0]
-        found = slab.logits[:rows]
+        except torch.OutOfMemoryError as error:
+            self.release()
+            raise Unsupported(f"no memory for a step: {str(error).splitlines()[0]}") from error
+        found = work.logits[:rows]
+        bound = measure(found)
         difference = (found - expected).double().norm() / expected.double().norm().clamp(min=1e-30)
-        is_f32 = request.model.dtype in (torch.float32, torch.float64)
-        bound = _BOUND_F32 if is_f32 else _BOUND_HALF
         both_nan = bool(torch.equal(found.isnan(), expected.isnan()))
         if not float(difference) <= bound and not (bool(expected.isnan().any()) and both_nan):
-            self._refused = f"its first step by a graph differs from the eager one by {float(difference):.2e}"
-            request.pending = expected
-            raise Unsupported(self._refused)
+            reason = (
+                f"its first step by a graph differs from the eager one by {float(difference):.2e}, and "
+                f"rounding explains {bound:.2e}"
+            )
+            self._tries += 1
+            if self._tries == _TRIES:
+                self._refused = reason
+            raise Unsupported(reason)
         self._is_checked = True
         request.is_forwarded = True
 
-    def forward(self, slab: Slab, tokens: int) -> None:
+    def forward(self, work: Workspace, tokens: int) -> None:
         """Queues one forward; counts captures, and says once what could not be captured."""
         assert self._run is not None
-        before, failed = slab.captures, len(slab.failures)
-        slab.forward(tokens, self._run)
-        self._count(slab, before, failed)
+        before, failed = work.captures, len(work.failures)
+        work.forward(tokens, self._run)
+        self._count(work, before, failed)
 
-    def choose(self, slab: Slab, choice: Choice) -> None:
+    def choose(self, work: Workspace, choice: Choice) -> None:
         """Queues one choice of tokens."""
-        before, failed = slab.captures, len(slab.failures)
-        slab.choose(choice)
-        self._count(slab, before, failed)
+        before, failed = work.captures, len(work.failures)
+        work.choose(choice)
+        self._count(work, before, failed)
 
-    def _count(self, slab: Slab, before: int, failed: int) -> None:
-        self.captures += slab.captures - before
+    def _count(self, work: Workspace, before: int, failed: int) -> None:
+        self.captures += work.captures - before
         self.replayed += 1
-        for failure in slab.failures[failed:]:
+        for failure in work.failures[failed:]:
             self.say(f"a step could not be captured ({failure})")
 
     def release(self) -> None:
-        """Frees all graphs and caches. The next request makes its own."""
-        while self._slabs:
-            self._slabs.popitem()[1].drop_graphs()
+        """Frees all graphs and caches, for the thread that generates. The next request makes its
+        own."""
+        if os.getpid() != self._pid:
+            return  # Of no use here, and the device cannot be used to free them.
+        while self._workspaces:
+            self._workspaces.popitem()[1].drop_graphs()
         self._run = None
         self._identity = None
+
+    def free(self) -> None:
+        """Frees all graphs and caches when no thread generates by them: waits for another thread,
+        and leaves it to the end of a `generate` that this call is made within."""
+        if os.getpid() != self._pid:
+            return
+        if self._owner == threading.get_ident():
+            self._is_ending = True
+            return
+        with self._lock:
+            self.release()
 
     def is_idle(self) -> bool:
         """Whether no thread generates by these graphs."""
@@ -233,15 +276,9 @@ class Decoder:
     def figures(self) -> dict[int, tuple[int, int, int]]:
         """By batch size: bytes of caches, bytes of graphs, and the number of graphs."""
         return {
-            batch: (slab.bytes(), slab.graph_bytes(), len(slab.forwards) + len(slab.choices))
-            for batch, slab in list(self._slabs.items())
+            batch: (work.bytes(), work.graph_bytes(), len(work.forwards) + len(work.choices))
+            for batch, work in list(self._workspaces.items())
         }
-
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Waits until no thread generates by these graphs, and keeps others out."""
-        with self._lock:
-            yield
 
 
 class _Request:
@@ -361,10 +398,16 @@ class _Request:
             if self._config.output_logits:
                 self._logits.append(logits)
 
+    def _shown(self) -> Any:
+        """Scores as stopping criteria get them."""
+        config = self._config
+        is_kept = config.return_dict_in_generate and config.output_scores
+        return tuple(self._scores) if is_kept else None
+
     def _accept(self, tokens: Any) -> bool:
         """Appends tokens of an eager step; whether any row goes on."""
         self.ids = torch.cat((self.ids, tokens[:, None]), dim=-1)
-        shown = tuple(self._scores) if self._config.output_scores else None
+        shown = self._shown()
         self.unfinished = self.unfinished & ~self._criteria(self.ids, shown)
         if self._streamer is not None:
             self._streamer.put(tokens.cpu())
@@ -387,14 +430,18 @@ class _Request:
             shown=bool(self._config.return_dict_in_generate and self._config.output_scores),
         )
         try:
-            slab = self._decoder.enter(self)
+            work = self._decoder.enter(self)
         except Unsupported as error:
             self._decoder.say(str(error))
             logits = self.pending if self.pending is not None else self.eager_logits()
             while self._accept(self._pick(logits)):
                 logits = self.eager_logits()
             return
-        self._replay(slab)
+        reason = self._replay(work)
+        if reason is not None:
+            self._decoder.say(reason)
+            while self._accept(self._pick(self.eager_logits())):
+                pass
 
     def rows(self, shapes: tuple[LayerShape, ...]) -> tuple[list[int], list[Any] | None]:
         """Tokens of each row in the cache without padding, and their columns if they have gaps."""
@@ -427,14 +474,15 @@ class _Request:
         return max(0, length - self.ids.shape[1]) if length is not None else 1 << 20
 
     def drop_cache(self) -> None:
-        """Forgets the dynamic cache, as the static one has its contents."""
-        self.cache = None
-        for name in _CACHE_NAMES:
-            if name in self._kwargs:
-                self._kwargs[name] = None
+        """Frees the contents of the dynamic cache, as the static one has them. The cache itself
+        stays: `generate` holds it too, and `_go_on` fills it again."""
+        for layer in self.cache.layers:
+            if hasattr(layer, "keys"):
+                layer.keys = layer.values = None
 
-    def _replay(self, slab: Slab) -> None:
-        """Generates by replays until every row has stopped."""
+    def _replay(self, work: Workspace) -> str | None:
+        """Generates by replays until every row has stopped, or until a step cannot be launched:
+        then the reason, and the request is as an eager step needs it."""
         stops = stops_of(self._criteria)
         rows = self.ids.shape[0]
         columns = self.ids.shape[1]
@@ -445,72 +493,116 @@ class _Request:
             and not self._config.return_dict_in_generate
         )
         state: Any = None
+        reason: str | None = None
+        is_over = False
         steps = done = 0
         try:
-            self._launch(slab, 0, stops.others)
+            reason = self._launch(work, 0, stops.others)
             steps = 1
-            while True:
+            while reason is None or done + 1 < steps:
                 is_last = stops.length is not None and columns + done + 1 >= stops.length
-                if ahead_allowed and not is_last:
+                if ahead_allowed and not is_last and reason is None:
                     state = self._decoder._graphs.generator().get_state() if self.choice.sample else None
-                    self._launch(slab, steps, stops.others)
+                    reason = self._launch(work, steps, stops.others)
                     steps += 1
-                values = slab.slots[done % 2].receive()
+                values = work.slots[done % 2].receive()
                 done += 1
+                if values[-1] < 0:
+                    raise RuntimeError(
+                        "probability tensor contains either `inf`, `nan` or element < 0, at token "
+                        f"{columns + done - 1}"
+                    )
                 if self._streamer is not None:
-                    self._streamer.put(torch.tensor(values[:rows]))
+                    self._streamer.put(torch.tensor(values[:rows], device="cpu"))
                 is_late = any(time.time() - one.initial_timestamp > one.max_time for one in stops.clocks)
-                if is_last or is_late or not values[-1]:
+                is_over = bool(is_last or is_late or not values[-1])
+                if is_over:
                     break
                 if steps == done:
-                    self._launch(slab, steps, stops.others)
+                    reason = self._launch(work, steps, stops.others)
                     steps += 1
         finally:
             if steps > done and state is not None:
                 self._decoder._graphs.generator().set_state(state)
-            if self.keeps_cache and steps:
-                self._export(slab, done)
-        self.ids = slab.history[:rows, : columns + done].clone()
+            if self.keeps_cache:
+                self._export(work, done)
+        self.ids = work.history[:rows, : columns + done].clone()
+        if is_over:
+            return None
+        self._go_on(work, done)
+        return reason
 
-    def _launch(self, slab: Slab, index: int, others: tuple[Any, ...]) -> None:
-        """Queues step `index`: forward, choice of the tokens, and their copy to the host."""
+    def _go_on(self, work: Workspace, done: int) -> None:
+        """Makes the request as it is after `done` steps of an eager loop, and frees the graphs."""
+        rows = self.ids.shape[0]
+        self.unfinished = work.unfinished[:rows].clone()
+        mask = self._mask
+        if mask is None:
+            mask = torch.ones(rows, self.ids.shape[1] - 1 - done, dtype=torch.int64, device=self.device)
+        grown = torch.cat((mask, mask.new_ones(rows, done)), dim=1)
+        if not self.keeps_cache:
+            work.layers.unload(self.cache, grown)
+        if self._mask is not None:
+            self._kwargs["attention_mask"] = torch.cat((grown, mask.new_ones(rows, 1)), dim=1)
+        if self._positions is not None:
+            first = self._positions[:, -1:] + 1
+            more = torch.arange(done + 1, device=self.device, dtype=first.dtype)
+            self._kwargs["position_ids"] = torch.cat((self._positions, first + more), dim=1)
+        self._decoder.release()
+
+    def _launch(self, work: Workspace, index: int, others: tuple[Any, ...]) -> str | None:
+        """Queues step `index`: forward, choice of the tokens, and their copy to the host. If there
+        is no memory for a forward, or none can be made, nothing has moved on: the reason."""
         rows, columns = self.ids.shape[0], self.ids.shape[1] + index
         tokens = max(self.lengths) + index + 1
-        if tokens > slab.layers.capacity or columns + 1 > slab.history.shape[1]:
-            slab.reserve(
-                max(tokens, min(2 * tokens, tokens + self.room())),
-                2 * columns,
-                self.vocabulary,
-                sample=self.choice.sample,
-            )
-        if index or not self.is_forwarded:
-            self._decoder.forward(slab, tokens)
-        raw = slab.logits[:rows]
+        is_grown = False
+        try:
+            if tokens > work.layers.capacity or columns + 1 > work.history.shape[1]:
+                work.reserve(
+                    max(tokens, min(2 * tokens, tokens + self.room())),
+                    2 * columns,
+                    self.vocabulary,
+                    sample=self.choice.sample,
+                )
+            is_grown = True
+            if index or not self.is_forwarded:
+                self._decoder.forward(work, tokens)
+        except Unsupported as error:
+            return str(error)
+        except torch.OutOfMemoryError as error:
+            if is_grown and work.layers.recurrent:
+                raise  # Some layers have moved on by a token, and others have not.
+            return f"no memory for a step: {str(error).splitlines()[0]}"
+        raw = work.logits[:rows]
         if self._config.return_dict_in_generate and self._config.output_logits:
             raw = raw.clone()
         if self.choice.outside is not None:
-            scores = self.choice.outside(slab.history[:rows, :columns], raw.clone())
+            seen = work.history[:rows, :columns].clone(memory_format=torch.contiguous_format)
+            scores = self.choice.outside(seen, raw.clone())
             self._record(scores, raw)
-            slab.logits[:rows].copy_(scores)
+            work.logits[:rows].copy_(scores)
         else:
             self._record(None, raw)
         if self.choice.sample:
-            slab.draw(rows)
-        self._decoder.choose(slab, self.choice)
+            work.draw(rows)
+        self._decoder.choose(work, self.choice)
         if others:
-            shown = tuple(self._scores) if self._config.output_scores else None
+            shown = self._shown()
             for criterion in others:
-                ended = criterion(slab.history[:rows, : columns + 1], shown)
+                seen = work.history[:rows, : columns + 1].clone(memory_format=torch.contiguous_format)
+                ended = criterion(seen, shown)
                 ended = torch.as_tensor(ended, device=self.device).expand(rows)
-                slab.unfinished[:rows].mul_((~ended).to(torch.int64))
-            slab.result[-1:].copy_((slab.unfinished * slab.real).max())
-        slab.slots[index % 2].send(slab.result)
+                work.unfinished[:rows].mul_((~ended).to(torch.int64))
+            goes_on = (work.unfinished * work.real).max()
+            work.result[-1:].copy_(torch.where(work.result[-1:] < 0, work.result[-1:], goes_on))
+        work.slots[index % 2].send(work.result)
+        return None
 
-    def _export(self, slab: Slab, done: int) -> None:
+    def _export(self, work: Workspace, done: int) -> None:
         """Brings the caller's dynamic cache up to date: it has every token but the last."""
         count = done + self.stored
-        ends = [length + done for length in self.lengths]
-        slab.layers.append_to(self.cache, ends, count)
+        if count > 0:
+            work.layers.append_to(self.cache, [length + done for length in self.lengths], count)
 
     def _finish(self) -> Any:
         if self._streamer is not None:

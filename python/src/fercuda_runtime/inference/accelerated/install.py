@@ -57,8 +57,7 @@ def install(
         _DECODERS[model] = decoder
         weakref.finalize(model, _forget, decoder).atexit = False
     if old is not None:
-        with old.exclusive():
-            old.release()
+        old.free()
     return decoder
 
 
@@ -73,8 +72,7 @@ def uninstall(model: Any) -> bool:
             _unwrap()
     if decoder is None:
         return False
-    with decoder.exclusive():
-        decoder.release()
+    decoder.free()
     return True
 
 

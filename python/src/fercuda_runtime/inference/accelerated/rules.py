@@ -6,9 +6,12 @@ A refusal is never an error: the request runs as it does without `accelerate`.
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any
 
 import torch
+
+from .attention import implementation_of
 
 __all__ = ["fingerprint", "model_refusal", "request_refusal"]
 
@@ -21,6 +24,8 @@ _ARGUMENTS = {
     "cache",
     "past_key_values",
 }
+# Types of settings that are compared by their value.
+_SCALARS = (bool, int, float, str, torch.dtype)
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -58,6 +63,10 @@ def model_refusal(model: Any, device_type: str) -> str | None:
     inputs = inspect.signature(model.forward).parameters
     if not {"input_ids", "position_ids"} <= inputs.keys() or not inputs.keys() & {"cache", "past_key_values"}:
         return f"{kind.__name__}.forward takes no input_ids, position_ids and cache"
+    known = {"self", "input_ids", "logits_processor", "stopping_criteria", "generation_config"}
+    known |= {"synced_gpus", "streamer", "model_kwargs"}
+    if set(inspect.signature(GenerationMixin._sample).parameters) != known:
+        return "this release of Transformers decodes in another way"
     needed = {"input_ids", "generation_config", "model_kwargs"}
     if not needed <= inspect.signature(GenerationMixin._prefill).parameters.keys():
         return "this release of Transformers prefills in another way"
@@ -75,7 +84,9 @@ def _is_plain(kind: Any) -> bool:
 def _module_refusal(model: Any) -> str | None:
     if getattr(model, "_compiled_call_impl", None) is not None or hasattr(model, "_orig_mod"):
         return "it is under torch.compile"
-    implementation = getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None)
+    if torch.nn.modules.module._has_any_global_hook():
+        return "there are hooks for all modules"
+    implementation = implementation_of(model.config.get_text_config(decoder=True))
     if implementation not in ("sdpa", "eager"):
         return f'its attention is "{implementation}"; graphs know "sdpa" and "eager"'
     for name, module in model.named_modules():
@@ -114,6 +125,8 @@ def request_refusal(
         return "generation is synchronised between GPUs"
     if torch.is_grad_enabled():
         return "gradients are recorded"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a dispatch mode observes each operation"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is on, and its copies of weights end with its block"
     if not arguments.get("use_cache"):
@@ -134,32 +147,48 @@ def request_refusal(
 
 
 def fingerprint(model: Any) -> tuple[Any, ...]:
-    """Identity of what graphs read: the address of each weight, buffer and quantisation state, the
-    modules and their forward functions, and adapters' settings. Changes in place leave it equal,
-    as graphs read the weights where they lie."""
+    """Identity of what graphs have taken in: the address of each weight, buffer and quantisation
+    state; the modules, their classes and forward functions; the settings that modules and configs
+    have as numbers and names (scales, bounds, adapters). Changes of weights in place leave it equal,
+    as graphs read the weights where they lie. Weak references stand for objects: those of an object
+    that is gone equal no other's."""
     parts: list[Any] = []
+    configs: dict[int, Any] = {}
     for module in model.modules():
-        parts.append(id(module))
-        own = module.__dict__.get("forward")
+        kind = type(module)
+        parts += [weakref.ref(module), kind, kind.forward]
+        settings = module.__dict__
+        own = settings.get("forward")
         if own is not None:
-            parts.append(id(own))
+            parts.append(_reference(own))
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None:
-                parts.append((tensor.data_ptr(), tensor.dtype))
+                parts.append((tensor.data_ptr(), tensor.dtype, tensor.shape))
                 state = getattr(tensor, "quant_state", None)
                 if state is not None:
                     parts.extend(_addresses(state))
-        settings = module.__dict__
+        parts += [value for value in settings.values() if type(value) in _SCALARS]
         if "_disable_adapters" in settings or "_active_adapter" in settings:
-            parts.append(
-                (
-                    str(settings.get("_disable_adapters")),
-                    str(settings.get("_active_adapter")),
-                    str(settings.get("merged_adapters")),
-                    str(settings.get("scaling")),
-                )
-            )
+            parts += [str(settings.get(name)) for name in ("_active_adapter", "merged_adapters", "scaling")]
+        config = settings.get("config")
+        if config is not None:
+            configs[id(config)] = config
+    for config in configs.values():
+        parts += [weakref.ref(config), implementation_of(config)]
+        parts += [
+            (name, value)
+            for name, value in vars(config).items()
+            if type(value) in _SCALARS and name != "_attn_implementation_internal"
+        ]
     return tuple(parts)
+
+
+def _reference(function: Any) -> Any:
+    """What equals for this function alone, without keeping it."""
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return id(function)
 
 
 def _addresses(state: Any) -> list[Any]:

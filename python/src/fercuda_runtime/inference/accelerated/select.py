@@ -152,7 +152,10 @@ def select(choice: Choice, buffers: Any) -> None:
         else:
             scores = processor(buffers.history, scores)
     if choice.sample:
-        tokens = torch.argmax(torch.softmax(scores, dim=-1) / buffers.noise, dim=-1)
+        shares = torch.softmax(scores, dim=-1)
+        tokens = torch.argmax(shares / buffers.noise, dim=-1)
+        # A softmax is a number for each token or for none.
+        is_void = ((shares[:, 0] != shares[:, 0]) & (buffers.real != 0)).any()
     else:
         tokens = torch.argmax(scores, dim=-1)
     unfinished = buffers.unfinished
@@ -168,4 +171,5 @@ def select(choice: Choice, buffers: Any) -> None:
     buffers.lens.add_(1)
     buffers.length.add_(1)
     buffers.result[:-1].copy_(tokens)
-    buffers.result[-1:].copy_((unfinished * buffers.real).max())
+    goes_on = (unfinished * buffers.real).max()
+    buffers.result[-1:].copy_(torch.where(is_void, -1, goes_on) if choice.sample else goes_on)

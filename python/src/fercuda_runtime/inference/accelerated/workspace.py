@@ -19,19 +19,19 @@ from .cache import LayerShape, StaticLayers
 from .capture import Graphs, HostSlot, Replayable
 from .select import MINIMUMS, Choice, select
 
-__all__ = ["Slab", "batch_bucket", "context_bucket"]
+__all__ = ["Workspace", "batch_bucket", "context_bucket"]
 
 def _plain() -> Any:
     """Tensors made within are no inference tensors, which later requests could not write to."""
     return torch.inference_mode(False)
 
 
-# Graphs of token choices that a slab keeps; each has a few kernels.
+# Graphs of token choices that a workspace keeps; each has a few kernels.
 _CHOICES = 8
 
 
 def batch_bucket(rows: int) -> int:
-    """Rows of the slab that `rows` rows run in: 1, 2, 4, 8, then multiples of 8."""
+    """Rows of the workspace that `rows` rows run in: 1, 2, 4, 8, then multiples of 8."""
     return next((size for size in (1, 2, 4) if rows <= size), -(-rows // 8) * 8)
 
 
@@ -64,13 +64,14 @@ class _Direct:
         pass
 
 
-class Slab:
+class Workspace:
     """Buffers for `batch` rows of `capacity` tokens, and the graphs that use them.
 
     `ids`, `positions`: the next token of each row and its position, (batch, 1); `lens`: tokens in
     the cache; `history`: all tokens, padding included, (batch, columns), of which `length` are
     set; `logits`: f32, (batch, vocabulary); `unfinished`: 1 for rows that go on; `real`: 1 for rows
-    of the request; `result`: tokens, and whether any row goes on.
+    of the request; `result`: tokens, and whether any row goes on, or -1 where there is no token to
+    choose. `limit`: most bytes of the buffers and graphs, or none.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Slab:
         self.forwards: dict[int, Replayable] = {}
         self.choices: OrderedDict[Any, Replayable] = OrderedDict()
         self.captures = 0
+        self.limit: int | None = None
         self.failures: list[str] = []
 
     def _make_blocks(self, like: dict[str, Any]) -> None:
@@ -162,17 +164,21 @@ class Slab:
         self.history[:rows, :columns].copy_(ids)
         self.ids[:rows].copy_(ids[:, -1:])
         self.positions[:rows].copy_(positions)
-        self.lens[:rows].copy_(torch.tensor(lengths, dtype=torch.int64))
+        self.lens[:rows].copy_(torch.tensor(lengths, dtype=torch.int64, device="cpu"))
         self.length.fill_(columns)
         self.unfinished[:rows].copy_(unfinished)
         self.real[:rows].fill_(1)
         minimums = (*choice.minimums, *([0] * (MINIMUMS - len(choice.minimums))))
-        self.minimums.copy_(torch.tensor(minimums, dtype=torch.int64))
+        self.minimums.copy_(torch.tensor(minimums, dtype=torch.int64, device="cpu"))
 
-    def forward(self, tokens: int, run: Callable[[Slab, int], None]) -> None:
+    def bucket(self, tokens: int) -> int:
+        """Slots that a forward for `tokens` tokens reads."""
+        return min(context_bucket(tokens), self.layers.capacity)
+
+    def forward(self, tokens: int, run: Callable[[Workspace, int], None]) -> None:
         """Queues a forward for rows of at most `tokens` tokens with the new one; `run` is the
         forward itself, for the capture."""
-        bucket = min(context_bucket(tokens), self.layers.capacity)
+        bucket = self.bucket(tokens)
         graph = self.forwards.get(bucket)
         if graph is None:
             graph = self.forwards[bucket] = self._capture(lambda: run(self, bucket))
@@ -212,6 +218,13 @@ class Slab:
             self.failures.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
             return _Direct(step, is_passing=isinstance(error, torch.OutOfMemoryError))
         self.captures += 1
+        total = self.bytes() + self.graph_bytes() + made.bytes
+        if self.limit is not None and total > self.limit:
+            made.close()
+            self.failures.append(
+                f"with it caches and graphs have {total >> 20} MiB, and memory= allows {self.limit >> 20} MiB"
+            )
+            return _Direct(step, is_passing=True)
         return made
 
     def draw(self, rows: int) -> None:
@@ -221,28 +234,28 @@ class Slab:
 
 def forward_step(
     model: Any, configs: list[Any], cache_name: str, flash: bool, caps: bool
-) -> Callable[[Slab, int], None]:
-    """The forward of one token a row over a slab's cache. `model`: a weak reference."""
+) -> Callable[[Workspace, int], None]:
+    """The forward of one token a row over a workspace's cache. `model`: a weak reference."""
 
-    def run(slab: Slab, bucket: int) -> None:
-        step = Step(slab.lens, bucket, slab.layers.layout, flash=flash, caps=caps)
-        slab.layers.begin(step)
+    def run(work: Workspace, bucket: int) -> None:
+        step = Step(work.lens, bucket, work.layers.layout, flash=flash, caps=caps)
+        work.layers.begin(step)
         try:
             with selected(configs, step):
                 out = model()(
-                    input_ids=slab.ids,
-                    position_ids=slab.positions,
+                    input_ids=work.ids,
+                    position_ids=work.positions,
                     attention_mask=None,
                     use_cache=True,
                     return_dict=True,
-                    **{cache_name: slab.layers.cache},
+                    **{cache_name: work.layers.cache},
                 )
-            slab.logits.copy_(out.logits[:, -1])
+            work.logits.copy_(out.logits[:, -1])
         finally:
-            slab.layers.begin(None)
-        if step.attended != len(slab.layers.slots) or step.updates != step.attended:
+            work.layers.begin(None)
+        if step.attended != len(work.layers.slots) or step.updates != step.attended:
             raise Unsupported(
-                f"{step.updates} of {len(slab.layers.slots)} layers stored a token, and {step.attended} "
+                f"{step.updates} of {len(work.layers.slots)} layers stored a token, and {step.attended} "
                 "attended through Transformers' interface"
             )
 
