@@ -27,6 +27,7 @@ _ORIGINALS: dict[str, Callable[..., Any]] = {}
 # Whether a model that generates on a GPU is accelerated by its first call, and models that were
 # taken out of that again.
 _WATCHED = threading.Event()
+_DEVICE = "cuda"
 _LEFT: weakref.WeakSet[Any] = weakref.WeakSet()
 # Loops that no graph runs, with the words for their use.
 _OTHERS = {
@@ -94,7 +95,7 @@ def unwatch() -> None:
 
 def _first(model: Any) -> Decoder | None:
     """A new decoder for a model on a GPU while `watch` is on, or none."""
-    if not _WATCHED.is_set() or model in _LEFT or model.device.type != "cuda":
+    if not _WATCHED.is_set() or model in _LEFT or model.device.type != _DEVICE:
         return None
     with _LOCK:
         found = _DECODERS.get(model)
