@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,11 +61,69 @@ def test_ctrl_c_ends_an_answer_and_keeps_its_part(monkeypatch, capsys):
     assert "an  ...\n[1 tokens" in out
 
 
+def test_what_fails_in_an_answer_ends_that_answer_alone(monkeypatch, capsys):
+    class Failing(Scripted):
+        def answer(self, messages, answer, write):
+            if messages[-1]["content"] == "two":
+                raise RuntimeError("CUDA out of memory")
+            super().answer(messages, answer, write)
+
+    engine = Failing()
+    out = conversation(monkeypatch, capsys, engine, ["one", "two", "thr\udcffee", "four"])
+    assert out.count("an answer") == 2
+    assert engine.seen[1] == [("user", "one"), ("assistant", "an answer"), ("user", "four")]
+
+
+RUN = """
+import sys
+from fercuda_runtime import chat
+class Endless:
+    def __init__(self, given): pass
+    def answer(self, messages, answer, write):
+        while True:
+            answer.count(1)
+            answer.parts.append("word ")
+            write("word ")
+    def close(self): print("closed", file=sys.stderr)
+chat._Transformers = Endless
+sys.exit(chat.main(["m"]))
+"""
+
+
+def test_a_reader_that_leaves_ends_the_program():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", RUN], **pipes) as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.read(5) == b"word "
+        process.stdout.close()
+        assert process.stderr.read().splitlines()[-1:] == [b"closed"]
+        assert process.wait(60) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interrupt_ends_an_answer_and_the_next_one_the_program():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", RUN], **pipes) as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.read(5) == b"word "
+        process.send_signal(signal.SIGINT)
+        while not process.stdout.readline().startswith(b"["):
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["m", "--max-tokens", "0"], "--max-tokens must be positive"),
+        (["m", "--temperature", "-1"], "--temperature must not be negative"),
+        (["m", "--top-p", "3"], "--top-p must be above 0"),
         (["m", "--engine", "native", "--4bit"], "--4bit is of the engine hf"),
+        (["model.gguf"], "try: --engine native"),
+        (["/no/such/folder"], "/no/such/folder is no folder"),
         (["/no/such/model.gguf", "--engine", "native"], "/no/such/model.gguf"),
     ],
 )

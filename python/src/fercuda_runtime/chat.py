@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -94,6 +95,14 @@ class _Transformers:
     """Transformers with decoding by CUDA graphs."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        if arguments.model.lower().endswith(".gguf"):
+            raise ConfigError(
+                f"{arguments.model} is a GGUF file, which the engine hf does not read\ntry: --engine native"
+            )
+        if os.path.isabs(arguments.model) and not os.path.isdir(arguments.model):
+            raise ConfigError(
+                f"{arguments.model} is no folder\ntry: a folder of a model, or owner/name at Hugging Face"
+            )
         try:
             self._torch = importlib.import_module("torch")
             transformers = importlib.import_module("transformers")
@@ -113,19 +122,31 @@ class _Transformers:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
         model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, **options)
         self._model = (model if arguments.four_bit else model.to(device)).eval()
-        inference = importlib.import_module("fercuda_runtime.inference")
-        self._handle = inference.accelerate(self._model, fused=arguments.fused)
+        self._handle: Any = None
+        if self._model.device.type == "cuda":
+            inference = importlib.import_module("fercuda_runtime.inference")
+            self._handle = inference.accelerate(self._model, fused=arguments.fused)
+        else:
+            print(f"on {self._model.device}, so without graphs and fused kernels", file=sys.stderr)
         self._streamer = _streamer(transformers)
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._room = int(positions) - arguments.max_tokens if positions else None
+        if self._room is not None and self._room <= 0:
+            raise ConfigError(
+                f"--max-tokens is {arguments.max_tokens}, and the model has room for {positions} with the text\n"
+                f"try: --max-tokens {max(1, int(positions) // 2)}"
+            )
 
     def _prompt(self, messages: list[Message]) -> Any:
         if self._tokenizer.chat_template is None:
             text = "\n".join(message["content"] for message in messages) + "\n"
             return self._tokenizer(text, return_tensors="pt")["input_ids"]
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # Of Jinja's: a template may refuse roles or their order.
+            raise ConfigError(f"the model's chat template refuses the conversation: {error}") from error
         return self._tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
 
     def answer(self, messages: list[Message], answer: _Answer, write: Write) -> None:
@@ -155,7 +176,8 @@ class _Transformers:
         )
 
     def close(self) -> None:
-        self._handle.release()
+        if self._handle is not None:
+            self._handle.release()
 
 
 def _require(package: str, option: str) -> None:
@@ -224,9 +246,13 @@ def _converse(engine: _Engine, arguments: argparse.Namespace) -> None:
     while True:
         try:
             text = input("> " if sys.stdin.isatty() else "").strip()
+            text.encode()  # Bytes that are no text of the terminal's encoding become surrogates.
         except (EOFError, KeyboardInterrupt):
             _write("\n")
             return
+        except UnicodeError as error:
+            print(f"a line is no text: {error}\ntry: PYTHONUTF8=1, or another encoding", file=sys.stderr)
+            continue
         if text in ("/exit", "/quit"):
             return
         if text == "/clear":
@@ -240,7 +266,10 @@ def _converse(engine: _Engine, arguments: argparse.Namespace) -> None:
             engine.answer(messages, answer, _write)
         except KeyboardInterrupt:
             _write(" ...")
-        except FercudaError as error:
+        except BrokenPipeError:
+            raise
+        except (FercudaError, OSError, ValueError, RuntimeError) as error:
+            # Also PyTorch's: memory that does not suffice, numbers that are none.
             messages.pop()
             print(error, file=sys.stderr)
             continue
@@ -251,19 +280,34 @@ def _converse(engine: _Engine, arguments: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program with the given arguments, by default the process's; its exit status."""
     given = _parser().parse_args(arguments)
-    if given.max_tokens <= 0:
-        print("--max-tokens must be positive", file=sys.stderr)
-        return 2
+    checks = (
+        (given.max_tokens > 0, "--max-tokens must be positive"),
+        (given.temperature >= 0, "--temperature must not be negative"),
+        (given.top_k >= 0, "--top-k must not be negative"),
+        (0 < given.top_p <= 1, "--top-p must be above 0 and at most 1"),
+    )
+    for is_right, words in checks:
+        if not is_right:
+            print(words, file=sys.stderr)
+            return 2
     if given.engine == "native" and given.four_bit:
         print("--4bit is of the engine hf\ntry: a quantised GGUF file", file=sys.stderr)
         return 2
     try:
         engine: _Engine = _Native(given) if given.engine == "native" else _Transformers(given)
-    except (FercudaError, OSError, ValueError) as error:
+    except KeyboardInterrupt:
+        return 130
+    except (FercudaError, OSError, ValueError, ImportError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 2
     try:
         _converse(engine, given)
+    except BrokenPipeError:
+        # The reader has left. What is buffered goes nowhere, so that the exit does not write it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
     finally:
         engine.close()
     return 0
