@@ -130,12 +130,14 @@ class _Transformers:
             print(f"on {self._model.device}, so without graphs and fused kernels", file=sys.stderr)
         self._streamer = _streamer(transformers)
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        self._room = int(positions) - arguments.max_tokens if positions else None
-        if self._room is not None and self._room <= 0:
-            raise ConfigError(
-                f"--max-tokens is {arguments.max_tokens}, and the model has room for {positions} with the text\n"
-                f"try: --max-tokens {max(1, int(positions) // 2)}"
-            )
+        self._room: int | None = None
+        if positions:
+            self._room = int(positions) - arguments.max_tokens
+            if self._room <= 0:
+                raise ConfigError(
+                    f"--max-tokens is {arguments.max_tokens}, and the model has room for {positions} with the text\n"
+                    f"try: --max-tokens {max(1, int(positions) // 2)}"
+                )
 
     def _prompt(self, messages: list[Message]) -> Any:
         if self._tokenizer.chat_template is None:

@@ -300,3 +300,28 @@ def test_watched_models_are_accelerated_by_their_first_call(model, monkeypatch):
         assert made[1].live == 0
     finally:
         module.unwatch()
+
+
+@pytest.mark.parametrize("kind", ["prompt", "prefix", "ia3", "dora"])
+def test_other_kinds_of_adapters(kind):
+    peft = pytest.importorskip("peft")
+    task = {"task_type": "CAUSAL_LM"}
+    settings = {
+        "prompt": lambda: peft.PromptTuningConfig(**task, num_virtual_tokens=5),
+        "prefix": lambda: peft.PrefixTuningConfig(**task, num_virtual_tokens=5),
+        "ia3": lambda: peft.IA3Config(**task, init_ia3_weights=False),
+        "dora": lambda: peft.LoraConfig(**task, r=4, use_dora=True, init_lora_weights=False),
+    }
+    wrapped = peft.get_peft_model(model_of("llama"), settings[kind]()).eval()
+    inner, inputs = wrapped.get_base_model(), {**prompt(3), "max_new_tokens": 16, "do_sample": False}
+    is_virtual = kind in ("prompt", "prefix")
+    steps = [lambda: None] if is_virtual else [lambda: None, wrapped.merge_adapter, wrapped.unmerge_adapter]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Accelerated(inner, says=("is replaced",) if is_virtual else ()) as ours:
+            for step in steps:
+                step()
+                found = wrapped.generate(**inputs)
+                with eager(inner):
+                    assert torch.equal(wrapped.generate(**inputs), found)
+            assert (ours.decoder.replayed == 0) == is_virtual

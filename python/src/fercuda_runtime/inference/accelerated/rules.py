@@ -58,6 +58,8 @@ def model_refusal(model: Any, device_type: str) -> str | None:
     for name in ("_sample", "_prefill", "prepare_inputs_for_generation"):
         own = getattr(kind, name, None)
         allowed = (getattr(GenerationMixin, name, None),)
+        if name in vars(model):
+            return f"the model's {name} is replaced"
         if own not in allowed and not (name == "prepare_inputs_for_generation" and _is_plain(kind)):
             return f"{kind.__name__} has a {name} of its own"
     inputs = inspect.signature(model.forward).parameters
