@@ -98,8 +98,8 @@ def accelerate(
     a model of PEFT around one. `fused`: fuse small operations into single kernels too, where this
     package has them for the model; `max_context`: tokens that caches have room for from the start,
     so that they never grow below that; `memory`: most bytes of caches and graphs: older batch sizes
-    make room, a request whose cache alone is larger runs eager, and a step whose graph is too much
-    runs without one.
+    make room, a request with a larger cache runs eager, and a step with too large a graph runs
+    without one.
 
     Nothing is captured yet. A second thread that calls `generate` waits for the first; a fork, and
     a `generate` within a streamer of another, run eager. Whatever runs eager says so once, as a

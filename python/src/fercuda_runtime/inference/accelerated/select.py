@@ -172,4 +172,7 @@ def select(choice: Choice, buffers: Any) -> None:
     buffers.length.add_(1)
     buffers.result[:-1].copy_(tokens)
     goes_on = (unfinished * buffers.real).max()
-    buffers.result[-1:].copy_(torch.where(is_void, -1, goes_on) if choice.sample else goes_on)
+    if choice.sample:
+        void = is_void.to(goes_on.dtype)  # A `where` with a number would copy it from the host.
+        goes_on = goes_on * (1 - void) - void
+    buffers.result[-1:].copy_(goes_on)
