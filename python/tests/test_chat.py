@@ -103,7 +103,7 @@ def test_a_reader_that_leaves_ends_the_program():
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interrupt_ends_an_answer_and_the_next_one_the_program():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", RUN], **pipes) as process:
         process.stdin.write(b"one\n")
         process.stdin.flush()
@@ -112,7 +112,9 @@ def test_an_interrupt_ends_an_answer_and_the_next_one_the_program():
         while not process.stdout.readline().startswith(b"["):
             pass
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        # 130 before it waits for input again, 0 while it does.
+        assert process.wait(60) in (0, 130)
+        assert process.stderr.read() == b"closed\n"
 
 
 @pytest.mark.parametrize(
@@ -144,4 +146,29 @@ def test_a_folder_in_the_search_path_hooks_the_first_import(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTORCH")}
     environment.pop("PYTHONSAFEPATH", None)
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (STARTUP, tmp_path, package)))
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+def test_a_search_for_transformers_does_not_use_up_the_hook(tmp_path):
+    folder = tmp_path / "transformers" / "generation"
+    folder.mkdir(parents=True)
+    (tmp_path / "transformers" / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "utils.py").write_text("class Other: pass\n")
+    script = """
+import importlib.util
+from fercuda_runtime.guest_hooks import hf_hook as function
+import sys
+module = sys.modules["fercuda_runtime.guest_hooks.hf_hook"]
+watched = []
+module._watch = lambda: watched.append(1)
+function()
+name = "transformers.generation.utils"
+for _ in range(2):
+    assert importlib.util.find_spec(name) is not None and not watched
+import transformers.generation.utils as utils
+assert utils.Other and watched == [1]
+assert not any(type(it).__name__ == "_GenerationFinder" for it in sys.meta_path)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, Path(chat.__file__).parents[1])))}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)

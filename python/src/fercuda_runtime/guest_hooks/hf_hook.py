@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -45,16 +46,22 @@ def _watch() -> None:
 
 
 class _GenerationFinder(importlib.abc.MetaPathFinder):
-    """Finds Transformers' module of `generate` through the other finders, once, and wraps its decode
-    loop after the module has been executed."""
+    """Finds Transformers' module of `generate` through the other finders, and wraps its decode loop
+    after the module has been executed. A search without an import changes nothing."""
+
+    def __init__(self) -> None:
+        self._searching = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _GENERATION:
+        if fullname != _GENERATION or getattr(self._searching, "is_on", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._searching.is_on = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching.is_on = False
         if spec is not None and spec.loader is not None:
             spec.loader = _GenerationLoader(spec.loader)
         return spec
@@ -69,4 +76,6 @@ class _GenerationLoader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
+        for finder in [it for it in sys.meta_path if isinstance(it, _GenerationFinder)]:
+            sys.meta_path.remove(finder)
         _watch()

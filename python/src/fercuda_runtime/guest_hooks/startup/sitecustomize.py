@@ -23,12 +23,14 @@ class _FirstFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in ("torch", "transformers"):
             return None
+        if self not in sys.meta_path:
+            return None  # Another thread imports the other one.
         sys.meta_path.remove(self)
         try:
             from fercuda_runtime.guest_hooks import hf_hook
 
             hf_hook()
-        except ImportError as error:
+        except Exception as error:  # Whatever it is, the user's import goes on.
             print(f"fercuda: models of Transformers run as they are: {error}", file=sys.stderr)
         return importlib.util.find_spec(fullname)
 
