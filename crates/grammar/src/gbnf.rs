@@ -1,8 +1,9 @@
 //! Grammars in GBNF, the notation of llama.cpp, as grammars in that of Lark.
 //!
-//! Invariants: each character of a text is a terminal of its own. A lexer takes the longest terminal
-//! that fits, which a grammar in GBNF does not: its `[a-z]+ "z"` has texts. Brackets become rules of
-//! their own: Lark's parser takes 30 within each other, and this one as many as the source may have.
+//! Invariants: each character of a text is a terminal of its own. A lexer takes the longest
+//! terminal that fits, which a grammar in GBNF does not: its `[a-z]+ "z"` has texts. Brackets
+//! become rules of their own: Lark's parser takes 30 within each other, and this one as many as
+//! the source may have.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

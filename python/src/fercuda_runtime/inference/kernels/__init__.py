@@ -6,12 +6,13 @@
     model.generate(...)
     unpatch(model)
 
-The kernels run on CUDA tensors of float32, float16 and bfloat16, on GPUs of compute capability 8.0
-or more, in PyTorch's current stream. They round where PyTorch's operators do, and compute in
-float32 in between. Anything else (tensors on the CPU, tensor subclasses, mixed types, `torch.compile`,
-functional transforms) is computed by PyTorch's operators. `fused_linear`, `fused_linear_add` and
-`fused_gate_up` are products of at most four rows, as decoding has, without gradients. No function
-waits for the GPU, so a CUDA graph can capture each of them after a first call, which compiles it.
+The kernels run on CUDA tensors of float32, float16 and bfloat16, on GPUs of compute capability
+8.0 or more, in PyTorch's current stream. They round where PyTorch's operators do, and compute in
+float32 in between. Anything else (tensors on the CPU, tensor subclasses, mixed types,
+`torch.compile`, functional transforms) is computed by PyTorch's operators. `fused_linear`,
+`fused_linear_add` and `fused_gate_up` are products of at most four rows, as decoding has, without
+gradients. No function waits for the GPU, so a CUDA graph can capture each of them after a first
+call, which compiles it.
 
 Import needs PyTorch; a first call on the GPU needs Triton, which needs a C compiler.
 """
