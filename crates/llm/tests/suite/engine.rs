@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fercuda_llm::{
     Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId, SHAPES,
@@ -152,8 +153,11 @@ pub(crate) fn architectures() -> Vec<(&'static str, TinySizes)> {
 }
 
 pub(crate) fn config(name: &str) -> EngineConfig {
+    // Names of sessions are unique in a process, which tests that run at once have in common.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
     EngineConfig {
-        session: name.to_owned(),
+        session: format!("{name} {number}"),
         batch_tokens: Some(16),
         requests: 4,
         cached: Dtype::F32,
