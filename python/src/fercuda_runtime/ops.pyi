@@ -2395,8 +2395,8 @@ def paged_attention(
     """values of a cache by the softmax of q . k * scale (0 for 1 / root of the length), of each
     token up to its position in its sequence, whose blocks are a row of the table; limit is that of
     tanh, max_bias of ALiBi, window of the last positions; a sink is a score without value; products
-    of a 16-bit cache may round queries and weights to its type, on tensor cores; run is about how
-    many tokens of a sequence follow one another, a hint."""
+    of a cache of 16 or 8 bits may round queries and weights to its type or, of 8 bits, to f16, on
+    tensor cores; run is about how many tokens of a sequence follow one another, a hint."""
 
 def token_attention(
     x: _Array,
