@@ -5,10 +5,12 @@
 //! have states, the slot that it reads next has the state behind these tokens.
 
 use fercuda_grammar::TokenGrammar;
+use fercuda_runtime::Runtime;
 use fercuda_tensor::Dtype;
 
 use crate::blocks::{BlockNumber, BlockPool, PrefixNode};
 use crate::chosen::{ChosenToken, RowChoice};
+use crate::error::LlmError;
 use crate::sampler::{SamplerConfig, TokenSampler};
 use crate::states::{SlotNumber, StatePool};
 use crate::step_inputs::{PLACES, TokenRun};
@@ -58,6 +60,21 @@ pub struct EngineConfig {
 const DEFAULT_CONTEXT: u64 = 8192;
 
 impl EngineConfig {
+    /// With the cache taken up to a part of that device's memory, as 0.9; without one as it is.
+    ///
+    /// # Errors
+    /// [`LlmError::Runtime`] if the device does not say how much it has.
+    pub fn up_to_part(self, runtime: &Runtime, part: Option<f64>) -> Result<Self, LlmError> {
+        let Some(part) = part else {
+            return Ok(self);
+        };
+        let all = runtime.memory()?.total_bytes;
+        Ok(Self {
+            memory_limit: Some((part * all as f64) as u64),
+            ..self
+        })
+    }
+
     /// Positions of a request, of a model that has so many.
     pub fn context_of(&self, model: u64) -> u64 {
         self.context.unwrap_or(model.min(DEFAULT_CONTEXT))

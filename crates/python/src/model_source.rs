@@ -319,21 +319,13 @@ impl PyModelFiles {
         }
         let drafts = drafts.map(|it| Arc::clone(&it.file));
         let loaded = run_aside(py, move || {
-            let memory_limit = match settings.gpu_memory {
-                Some(part) => Some((part * runtime.memory()?.total_bytes as f64) as u64),
-                None => None,
-            };
-            let config = EngineConfig {
-                memory_limit,
-                ..config
-            };
             let of_drafts = EngineConfig {
                 session: format!("{} drafts", config.session),
                 draft_tokens: 0,
                 adapters: 0,
-                memory_limit: None,
                 ..config.clone()
             };
+            let config = config.up_to_part(&runtime, settings.gpu_memory)?;
             // First, as the model's cache may be what is left.
             let drafts = match drafts {
                 Some(of_guesses) => {

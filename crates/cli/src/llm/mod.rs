@@ -228,10 +228,6 @@ impl ModelArgs {
         let about = || format!("cannot load {}", self.model.display());
         let cached: Dtype = self.kv_type.parse()?;
         let template = source.chat_template();
-        let memory_limit = match self.gpu_memory {
-            Some(part) => Some((part * runtime.memory()?.total_bytes as f64) as u64),
-            None => None,
-        };
         let config = EngineConfig {
             session: match options.session.as_str() {
                 "" => tenant_name(&source.name),
@@ -240,10 +236,10 @@ impl ModelArgs {
             context: self.context.or(options.context),
             cache_tokens: self.cache_tokens.or(options.cache_tokens),
             cache_bytes: self.kv.map(MemorySize::get),
-            memory_limit,
             cached,
             ..options
-        };
+        }
+        .up_to_part(runtime, self.gpu_memory)?;
         let mut bar = None;
         let engine = Engine::load(runtime, &source.file, &config, |done, all| {
             bar.get_or_insert_with(|| progress_bar("loading", all, true))
