@@ -1,8 +1,10 @@
 //! `fercuda bench`: latency of allocations by our pool and by the driver, measured in one
-//! run.
+//! run; other libraries (`frameworks`), and language models (`llm`).
 //!
 //! Invariant: rows that are compared were measured on the same device in the same process. The
 //! exit status does not depend on the measured values.
+
+mod frameworks;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -21,8 +23,9 @@ use crate::memory::{
 use crate::out::{say, step};
 use crate::run::DeviceKind;
 use crate::terminal::{Paint, clipped};
+use frameworks::FrameworkBenchArgs;
 
-/// Measures the pool against the allocators it replaces, and language models.
+/// Measures the pool against the allocators it replaces, other libraries on it, and language models.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,6 +37,7 @@ enum BenchCommand {
     Alloc(AllocArgs),
     Model(ModelBenchArgs),
     Perplexity(PerplexityArgs),
+    Frameworks(FrameworkBenchArgs),
 }
 
 /// Measures the latency of an allocation and its free, and of pool growth.
@@ -122,6 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         BenchCommand::Alloc(args) => args,
         BenchCommand::Model(args) => return llm::bench::run(args),
         BenchCommand::Perplexity(args) => return llm::perplexity::run(args),
+        BenchCommand::Frameworks(args) => return frameworks::run(args),
     };
     let threads = usize::from(args.threads);
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;

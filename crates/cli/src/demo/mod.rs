@@ -10,7 +10,7 @@
     reason = "functions of a loaded library have the types of its interface"
 )]
 mod here;
-mod python;
+pub(crate) mod python;
 mod reference;
 mod step;
 mod together;

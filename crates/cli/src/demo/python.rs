@@ -18,17 +18,17 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A Python installation and its relevant packages.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Python {
+pub(crate) struct Python {
     /// Path of the interpreter itself, not of a link or script that starts it.
-    pub(super) executable: PathBuf,
-    pub(super) version: String,
+    pub(crate) executable: PathBuf,
+    pub(crate) version: String,
     /// The requested packages that it has.
-    pub(super) has: Vec<String>,
+    pub(crate) has: Vec<String>,
 }
 
 /// The Python with the most of `packages`, or `None` if no Python has any; and the Pythons that
 /// did not answer, with the reason.
-pub(super) fn find(packages: &[&str]) -> (Option<Python>, Vec<String>) {
+pub(crate) fn find(packages: &[&str]) -> (Option<Python>, Vec<String>) {
     let mut best: Option<Python> = None;
     let mut silent = Vec::new();
     for candidate in candidates() {

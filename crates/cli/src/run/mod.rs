@@ -9,6 +9,7 @@
 #[expect(unsafe_code, reason = "a signal handler needs a safety argument")]
 pub(crate) mod child;
 pub(crate) mod frameworks;
+mod hf;
 mod places;
 pub(crate) mod program;
 mod report;
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// Allocator of PyTorch.
     #[arg(long, value_enum, default_value_t, value_name = "ALLOCATOR")]
     pytorch: PytorchAllocator,
+    /// Let models of Hugging Face Transformers decode by CUDA graphs and fused kernels.
+    #[arg(long)]
+    hf: bool,
     /// Driver to run on [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
@@ -113,6 +117,10 @@ they are not), and the allocation is tried again.
 --pytorch async makes PyTorch cache nothing. It then lacks CUDA graph trees
 (torch.compile's reduce-overhead), memory history and shared tensors.
 
+--hf puts a folder of the Python package fercuda_runtime first in PYTHONPATH, so
+that a program's models generate as docs/guide/transformers.md says. Pythons that
+do not read PYTHONPATH (-I, -E) run as without it, and --ungoverned keeps it.
+
 Memory can be shared with other processes (cudaIpcGetMemHandle) that run under
 fercuda as the same user; other processes get an error. If the driver cannot
 export mapped memory, FERCUDA_BACKING=slabs allocates what can be shared.
@@ -137,6 +145,7 @@ Examples:
   fercuda run -- python train.py
   fercuda run --limit 8GiB --report -- python train.py --epochs 3
   fercuda run --tenant torch=4GiB --tenant jax=2GiB -- python both.py
+  fercuda run --hf -- python chat.py              # models of Transformers by graphs
   fercuda run --trace /tmp/trace.csv -- ./app
   fercuda run --device soft -- ./cuda-program     # no GPU needed"
     )
@@ -152,6 +161,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
+    if args.hf {
+        let value = hf::python_path(&path)?;
+        step!("PYTHONPATH={}", value.display());
+        command.env("PYTHONPATH", value);
+    }
     step!("program {}", path.display());
     let (current, _) = GovernorConfig::read(std::env::vars_os());
     if args.ungoverned || current.disabled {

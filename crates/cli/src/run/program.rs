@@ -215,6 +215,19 @@ pub(crate) fn examine(
     })
 }
 
+/// The file that finally runs when `program` is started: itself, or the last interpreter of its
+/// `#!` lines.
+pub(crate) fn runs_on(program: &Path) -> PathBuf {
+    let mut file = program.to_owned();
+    for _ in 0..=INTERPRETERS {
+        match look(&file) {
+            ExecutableKind::Interpreter(next) => file = next,
+            ExecutableKind::Fine | ExecutableKind::Refused(_) => break,
+        }
+    }
+    file
+}
+
 enum ExecutableKind {
     Fine,
     /// A script, run by this interpreter.

@@ -1,6 +1,7 @@
 //! Environment of a governed program.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use crate::{Installed, ended};
 
@@ -294,4 +295,35 @@ fn existing_files_are_kept_and_a_report_that_cannot_be_written_stops_the_run() {
         "{}",
         refused.err
     );
+}
+
+#[test]
+fn a_program_of_transformers_gets_the_start_up_folder_first() {
+    let it = Installed::new();
+    let startup = it.path("packages").join("fercuda_runtime/guest_hooks/startup");
+    fs::create_dir_all(&startup).unwrap();
+    fs::write(startup.join("sitecustomize.py"), "").unwrap();
+    let package = it.path("packages");
+    let variables = [("PYTHONPATH", package.to_str().unwrap())];
+    let given = environment(&it, &["--hf"], &variables);
+    let expected = format!("{}:{}", startup.display(), package.display());
+    assert_eq!(given["PYTHONPATH"], expected);
+    let given = environment(&it, &["--hf", "--ungoverned"], &variables);
+    assert_eq!(given["PYTHONPATH"], expected);
+    assert_eq!(given.get("FERCUDA_RUN"), None);
+}
+
+#[test]
+fn a_python_without_the_package_is_refused_before_the_program_starts() {
+    let it = Installed::new();
+    let words = ["--hf", "--", "sh", "-c", "echo started"];
+    let folder = it.path("none");
+    fs::create_dir(&folder).unwrap();
+    // A package of that name without the folder is not this one.
+    fs::create_dir(folder.join("fercuda_runtime")).unwrap();
+    let ended = ended(it.run(&words).env("PYTHONPATH", &folder));
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    assert_eq!(ended.out, "");
+    assert!(ended.err.contains("--hf needs the package fercuda_runtime, which "));
+    assert!(ended.err.contains("try: "), "{}", ended.err);
 }
