@@ -546,3 +546,58 @@ fn the_benchmark_has_all_rows() {
     assert_eq!(code, Some(0));
     assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
 }
+
+#[test]
+fn other_programs_calls_are_measured_bare_and_governed() {
+    let words = [
+        "bench",
+        "frameworks",
+        "mechanics",
+        "throughput",
+        "mechanics",
+    ];
+    let short = ["--rounds", "1", "--seconds", "0.005", "--json"];
+    let (status, out, error) = fercuda(&[&words[..], &short[..]].concat());
+    assert_eq!(status, Some(0), "{error}");
+    let outcome: Value = serde_json::from_str(&out).unwrap();
+    let workloads = outcome["workloads"].as_array().unwrap();
+    let names: Vec<&str> = workloads
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["mechanics", "throughput"], "each once, as asked");
+    for workload in workloads {
+        assert_eq!(workload["ungoverned_bytes"], 0);
+        assert_eq!(workload["fallbacks"], 0);
+        assert_eq!(workload["skipped"], serde_json::json!({}));
+        let rows = workload["rows"].as_array().unwrap();
+        assert!(rows.len() >= 5, "{workload}");
+        for row in rows {
+            for side in ["bare", "governed"] {
+                let [figure] = row[side].as_array().unwrap().as_slice() else {
+                    panic!("{row}");
+                };
+                assert!(figure.as_f64().unwrap() > 0.0, "{row}");
+            }
+            assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_python_that_fails_is_a_failure_and_no_figure() {
+    let words = ["bench", "frameworks", "mechanics", "--rounds", "1"];
+    let with = |python: &str| fercuda(&[&words[..], &["--python", python]].concat());
+    let (status, out, _) = with("false");
+    assert_eq!(status, Some(1));
+    assert!(
+        out.contains("FAILED: the bare process ended with exit status: 1"),
+        "{out}"
+    );
+    let (status, _, error) = with("no-python-of-this-name");
+    assert_eq!(status, Some(1));
+    assert!(
+        error.contains("cannot start no-python-of-this-name"),
+        "{error}"
+    );
+}

@@ -300,7 +300,9 @@ fn existing_files_are_kept_and_a_report_that_cannot_be_written_stops_the_run() {
 #[test]
 fn a_program_of_transformers_gets_the_start_up_folder_first() {
     let it = Installed::new();
-    let startup = it.path("packages").join("fercuda_runtime/guest_hooks/startup");
+    let startup = it
+        .path("packages")
+        .join("fercuda_runtime/guest_hooks/startup");
     fs::create_dir_all(&startup).unwrap();
     fs::write(startup.join("sitecustomize.py"), "").unwrap();
     let package = it.path("packages");
@@ -324,6 +326,10 @@ fn a_python_without_the_package_is_refused_before_the_program_starts() {
     let ended = ended(it.run(&words).env("PYTHONPATH", &folder));
     assert_eq!(ended.code, Some(2), "{}", ended.err);
     assert_eq!(ended.out, "");
-    assert!(ended.err.contains("--hf needs the package fercuda_runtime, which "));
+    assert!(
+        ended
+            .err
+            .contains("--hf needs the package fercuda_runtime, which ")
+    );
     assert!(ended.err.contains("try: "), "{}", ended.err);
 }
