@@ -102,6 +102,7 @@ def launches(monkeypatch, session):
     monkeypatch.setattr(dispatch, "is_supported", lambda device: device.type == "cpu")
     monkeypatch.setattr(dispatch, "on_device", lambda tensor: contextlib.nullcontext())
     monkeypatch.setattr(dispatch, "count_processors", lambda device: 1)
+    monkeypatch.setattr(dispatch, "early_options", lambda device: {"IS_EARLY": False})
     return names
 
 

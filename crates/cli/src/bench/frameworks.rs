@@ -217,6 +217,9 @@ pub(super) fn run(args: &FrameworkBenchArgs) -> Result<ExitCode> {
             }
         }
         outcome.compare();
+        if !args.json {
+            bar.suspend(|| outcome.print(workloads.is_empty()));
+        }
         workloads.push(outcome);
     }
     bar.finish_and_clear();
@@ -227,8 +230,6 @@ pub(super) fn run(args: &FrameworkBenchArgs) -> Result<ExitCode> {
     };
     if args.json {
         say!("{}", serde_json::to_string_pretty(&outcome)?);
-    } else {
-        outcome.print();
     }
     let measured = outcome.workloads.iter().any(|it| !it.rows.is_empty());
     let failed = outcome.workloads.iter().any(|it| !it.failed.is_empty());
@@ -343,6 +344,41 @@ impl WorkloadOutcome {
         }
     }
 
+    /// Prints the table, as soon as it is there: all of them take minutes.
+    fn print(&self, is_first: bool) {
+        let paint = Paint::stdout();
+        if !is_first {
+            say!("");
+        }
+        let head = format!(
+            "{:<WHAT$}{:>12}{:>12}{:>9}",
+            self.name, "BARE", "GOVERNED", "RATIO"
+        );
+        say!("{}", paint.strong(&head));
+        for row in &self.rows {
+            let ratio = row.ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
+            say!(
+                "{:<WHAT$}{:>12}{:>12}{ratio:>9}",
+                clipped(&plain_text(&row.what), WHAT - 1),
+                figure(median(&row.bare), &row.unit),
+                figure(median(&row.governed), &row.unit)
+            );
+        }
+        let failed = self.failed.iter().map(|why| format!("FAILED: {why}"));
+        let skipped = self.skipped.iter();
+        let skipped = skipped.map(|(what, why)| format!("not run: {what}: {why}"));
+        for text in failed.chain(skipped) {
+            for line in wrapped(&plain_text(&text), WIDTH - 2) {
+                say!("  {line}");
+            }
+        }
+        if !self.rows.is_empty() {
+            let missed = bytes(self.ungoverned_bytes);
+            let fallbacks = self.fallbacks;
+            say!("  ungoverned {missed}, allocations that the driver served {fallbacks}");
+        }
+    }
+
     /// Fills in the ratios.
     fn compare(&mut self) {
         let named: BTreeMap<String, Vec<f64>> = self
@@ -358,44 +394,6 @@ impl WorkloadOutcome {
                 (Some(governed), Some(bare)) if bare > 0.0 => Some(governed / bare),
                 _ => None,
             };
-        }
-    }
-}
-
-impl FrameworkBenchOutcome {
-    fn print(&self) {
-        let paint = Paint::stdout();
-        for (place, workload) in self.workloads.iter().enumerate() {
-            if place > 0 {
-                say!("");
-            }
-            let head = format!(
-                "{:<WHAT$}{:>12}{:>12}{:>9}",
-                workload.name, "BARE", "GOVERNED", "RATIO"
-            );
-            say!("{}", paint.strong(&head));
-            for row in &workload.rows {
-                let ratio = row.ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
-                say!(
-                    "{:<WHAT$}{:>12}{:>12}{ratio:>9}",
-                    clipped(&plain_text(&row.what), WHAT - 1),
-                    figure(median(&row.bare), &row.unit),
-                    figure(median(&row.governed), &row.unit)
-                );
-            }
-            let failed = workload.failed.iter().map(|why| format!("FAILED: {why}"));
-            let skipped = workload.skipped.iter();
-            let skipped = skipped.map(|(what, why)| format!("not run: {what}: {why}"));
-            for text in failed.chain(skipped) {
-                for line in wrapped(&plain_text(&text), WIDTH - 2) {
-                    say!("  {line}");
-                }
-            }
-            if !workload.rows.is_empty() {
-                let missed = bytes(workload.ungoverned_bytes);
-                let fallbacks = workload.fallbacks;
-                say!("  ungoverned {missed}, allocations that the driver served {fallbacks}");
-            }
         }
     }
 }
