@@ -6,6 +6,7 @@ use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
+use super::alu_float::round_of;
 use super::checks::CheckedAccess;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_any, handlers_plain, handlers_with_vectors};
@@ -288,7 +289,8 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if sparse {
         return sparse_mma(l, i, p, counts);
     }
-    multiply(l, &Multiplication::of(i)?, Product::Dense(p), Some(counts))
+    let p = Product::dense(p, round_of(m));
+    multiply(l, &Multiplication::of(i)?, p, Some(counts))
 }
 
 fn sparse_mma(l: &mut Lower<'_, '_>, i: &Tree, p: Mma, counts: [usize; 4]) -> Lowered<()> {

@@ -4,13 +4,13 @@
 //! multiplied, and gathered again. `mma.sync` has the ISA's fragment layouts; `wmma` fragments are
 //! opaque to programs, so theirs is simply the matrix in row order, dealt out to the lanes.
 //!
-//! Sums in f32 follow Hopper's tensor cores bit for bit, by a model found in recorded results (see
-//! [`align`]): all terms of an element, the accumulator among them, are cut to a common grid, added
-//! exactly and cut to 24 bits. Sums in f16 are exact and rounded once; those in f64 are chains of
-//! fused multiply-adds.
+//! Sums in f16 and f32 are those of [`super::dot`], by the steps into which NVIDIA's assembler
+//! divides an instruction on compute capability 9.0: `mma` of e4m3 and e5m2 forms two products of
+//! f16 without C, and then adds that; `wmma` of tf32 takes its depth of 8 in two steps.
 
+use super::dot::DotRule;
 use super::scalar::RoundMode;
-use super::scalar::float::{canonical, narrow};
+use super::scalar::float::canonical;
 use super::scalar::half::{E4M3, E5M2, F16, Overflow};
 
 /// Element type of A or B.
@@ -121,72 +121,6 @@ pub(crate) enum Matrix {
     C,
 }
 
-/// The terms of a sum are cut at this many bits below the leading bit of the largest one's
-/// exponent.
-pub(super) const GRID_BITS: i32 = 25;
-
-/// One row of sums as the tensor core forms it: each is `sum + left . column of right`.
-///
-/// The exponent of a term is that of its factors added (products are not normalised first). Every
-/// term is truncated to a multiple of 2^(largest exponent - 25), the multiples are added exactly,
-/// and the total is truncated to f32. This reproduces 6144 recorded elements of f16, bf16 and tf32
-/// products on an H200 without exception.
-fn align(sums: &mut [f64], left: &[f64], right: &[[f64; MAX_MN]; MAX_K]) {
-    let mut top = [NO_TERM; MAX_MN];
-    let mut finite = true;
-    for (t, s) in top.iter_mut().zip(&*sums) {
-        *t = exponent(*s);
-        finite &= s.is_finite();
-    }
-    for (x, right) in left.iter().zip(right) {
-        let e = exponent(*x);
-        finite &= x.is_finite();
-        for (t, y) in top.iter_mut().zip(right).take(sums.len()) {
-            finite &= y.is_finite();
-            *t = (*t).max(e + exponent(*y));
-        }
-    }
-    for (j, s) in sums.iter_mut().enumerate() {
-        if top[j] < -1000 && finite {
-            continue; // every product has a zero factor, and so has the sum
-        }
-        if !finite {
-            // Infinities and NaN decide alone; the grid has no say.
-            *s = left
-                .iter()
-                .zip(right)
-                .fold(*s, |total, (x, right)| total + x * right[j]);
-            continue;
-        }
-        let power = |e: i32| f64::from_bits(((e + 1023) as u64) << 52);
-        let (unit, per_unit) = (power(top[j] - GRID_BITS), power(GRID_BITS - top[j]));
-        let total = left
-            .iter()
-            .zip(right)
-            .fold((*s * per_unit).trunc(), |t, (x, right)| {
-                t + (x * right[j] * per_unit).trunc()
-            });
-        let total = total * unit;
-        *s = if total.abs() < 2f64.powi(128) {
-            f64::from(narrow(total, RoundMode::Zero))
-        } else {
-            total
-        };
-    }
-}
-
-/// The exponent of a zero, far below that of any product.
-pub(super) const NO_TERM: i32 = -5000;
-
-#[inline(always)]
-fn exponent(x: f64) -> i32 {
-    if x == 0.0 {
-        NO_TERM
-    } else {
-        (x.to_bits() >> 52 & 0x7ff) as i32 - 1023
-    }
-}
-
 /// D = A * B + C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Mma {
@@ -293,10 +227,10 @@ impl Mma {
             let mut left = [[0f64; MAX_K]; MAX_MN];
             let mut right = [[0f64; MAX_MN]; MAX_K];
             self.spread(Matrix::A, self.a, counts[0], a, |row, column, raw| {
-                left[row][column] = self.a.float(raw)
+                left[row][self.place_in_steps(column, k)] = self.a.float(raw)
             });
             self.spread(Matrix::B, self.b, counts[1], b, |row, column, raw| {
-                right[row][column] = self.b.float(raw)
+                right[self.place_in_steps(row, k)][column] = self.b.float(raw)
             });
             for (sum, left) in sums.iter_mut().zip(&left).take(m) {
                 self.add_products(&mut sum[..n], &left[..k], &right);
@@ -367,23 +301,62 @@ impl Mma {
         }
     }
 
-    /// Adds the product of a row of A with B to a row of sums.
+    /// How the products of a step are added.
+    pub(super) fn rule(&self) -> DotRule {
+        // A sum in f32 that becomes an f16 in D is rounded twice.
+        let sums = if (self.c, self.d) == (Accumulator::F16, Accumulator::F16) {
+            Accumulator::F16
+        } else {
+            Accumulator::F32
+        };
+        DotRule::of(self.a, self.b, sums)
+    }
+
+    /// Whether C is added when all products have been, with a rounding of its own.
+    pub(super) fn adds_c_last(&self) -> bool {
+        matches!(self.a, MmaElement::E4m3 | MmaElement::E5m2)
+    }
+
+    /// Steps into which `depth` stored columns of A are divided.
+    pub(super) fn steps(&self, depth: usize) -> usize {
+        let halves =
+            self.adds_c_last() || self.a == MmaElement::Tf32 && self.layout == FragmentLayout::Wmma;
+        depth / if halves { 2 } else { 1 }
+    }
+
+    /// Where stored column `k` of A stands if the columns of one step follow one another.
+    pub(super) fn place_in_steps(&self, k: usize, depth: usize) -> usize {
+        if self.adds_c_last() {
+            // The lower halves of registers, then the upper ones.
+            k / 4 * 2 + k % 2 + (k / 2 % 2) * (depth / 2)
+        } else {
+            k
+        }
+    }
+
+    /// Adds the product of a row of A with B to a row of sums; the columns of A are in the order
+    /// of [`Mma::place_in_steps`].
     pub(super) fn add_products(
         &self,
         sums: &mut [f64],
         left: &[f64],
         right: &[[f64; MAX_MN]; MAX_K],
     ) {
-        if self.d == Accumulator::F32 {
-            align(sums, left, right);
-            return;
+        let (rule, step) = (self.rule(), self.steps(left.len()));
+        let mut products = [0f64; MAX_MN];
+        let n = sums.len();
+        let last = self.adds_c_last();
+        let into = if last { &mut products[..n] } else { &mut *sums };
+        for (left, right) in left.chunks(step).zip(right.chunks(step)) {
+            rule.add(into, left, right);
         }
-        for (x, right) in left.iter().zip(right) {
-            for (s, y) in sums.iter_mut().zip(right) {
-                *s = if self.d == Accumulator::F64 {
-                    x.mul_add(*y, *s)
+        if last {
+            for (s, p) in sums.iter_mut().zip(products) {
+                *s = if rule.half {
+                    // Exact in f64, so that this is rounded once.
+                    F16.value(F16.round(*s + p, RoundMode::Nearest, Overflow::Ieee))
                 } else {
-                    *s + x * y
+                    f64::from(*s as f32 + p as f32)
                 };
             }
         }

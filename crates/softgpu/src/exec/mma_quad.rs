@@ -3,8 +3,12 @@
 //! Lanes 4 q to 4 q + 3 and 16 + 4 q to 16 + 4 q + 3 hold the fragments of product q. A lane of the
 //! lower half holds row or column `lane % 4` of a matrix, one of the upper half the one four
 //! further.
+//!
+//! No tensor core of compute capability 9.0 does this: NVIDIA's assembler calls a function that
+//! moves the elements and multiplies in f32, whose order of operations is that of
+//! [`QuadProduct::add`].
 
-use super::mma::{Accumulator, MAX_K, MAX_MN, Major, Matrix, Mma, MmaElement};
+use super::mma::{Accumulator, Major, Matrix, Mma, MmaElement};
 
 /// Rows and columns of C, and the depth of a product.
 const SIDE: usize = 8;
@@ -51,6 +55,17 @@ impl QuadProduct {
         [2, 2, sums(self.product.c), sums(self.product.d)]
     }
 
+    /// `c + x . y`.
+    fn add(&self, c: f32, x: [f32; DEPTH], y: [f32; DEPTH]) -> f32 {
+        if self.product.d == Accumulator::F32 {
+            let products = x.iter().zip(y).fold(0f32, |p, (x, y)| x.mul_add(y, p));
+            return c + products;
+        }
+        // Each pair is added to C by itself, all in f32.
+        let pair = |i: usize| x[i + 1].mul_add(y[i + 1], x[i] * y[i]);
+        c + pair(0) + pair(2)
+    }
+
     /// Runs the operation, as [`Mma::run`] does.
     pub(crate) fn run(
         &self,
@@ -59,21 +74,22 @@ impl QuadProduct {
         c: impl Fn(u32, u32) -> u64,
         mut d: impl FnMut(u32, u32, u64),
     ) {
-        let half = |raw: u64, i: usize| MmaElement::F16.float(raw >> (16 * (i % 2)) & 0xffff);
+        let half =
+            |raw: u64, i: usize| MmaElement::F16.float(raw >> (16 * (i % 2)) & 0xffff) as f32;
         let per = |sums| if sums == Accumulator::F16 { 2 } else { 1 };
         let (per_c, per_d) = (per(self.product.c), per(self.product.d));
         for quad in 0..4 {
             let lanes = || (0..8).map(|n| 4 * quad + n % 4 + 16 * (n / 4));
             let mut sums = [[0f64; SIDE]; SIDE];
-            let mut left = [[0f64; DEPTH]; SIDE];
-            let mut right = [[0f64; MAX_MN]; MAX_K];
+            let mut left = [[0f32; DEPTH]; SIDE];
+            let mut right = [[0f32; DEPTH]; SIDE];
             for lane in lanes() {
                 for i in 0..DEPTH {
                     let register = i as u32 / 2;
                     let (row, column) = place(self, Matrix::A, lane, i);
                     left[row][column] = half(a(register, lane as u32), i);
                     let (row, column) = place(self, Matrix::B, lane, i);
-                    right[row][column] = half(b(register, lane as u32), i);
+                    right[column][row] = half(b(register, lane as u32), i);
                 }
                 for i in 0..SIDE {
                     let (row, column) = place_sum(self, self.product.c, lane, i);
@@ -81,8 +97,10 @@ impl QuadProduct {
                     sums[row][column] = self.product.read_sum(raw, (i % per_c) as u32);
                 }
             }
-            for (sum, left) in sums.iter_mut().zip(&left) {
-                self.product.add_products(sum, left, &right);
+            for (sums, left) in sums.iter_mut().zip(&left) {
+                for (sum, right) in sums.iter_mut().zip(&right) {
+                    *sum = f64::from(self.add(*sum as f32, *left, *right));
+                }
             }
             for lane in lanes() {
                 for register in 0..SIDE / per_d {

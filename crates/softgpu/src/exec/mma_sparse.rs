@@ -103,9 +103,10 @@ impl SparseProduct {
                 let mut factors = [0f64; MAX_K];
                 let mut chosen = [[0f64; MAX_MN]; MAX_K];
                 for (s, column) in columns.enumerate() {
-                    factors[s] = p.a.float(left[row][s]);
+                    let at = p.place_in_steps(s, stored);
+                    factors[at] = p.a.float(left[row][s]);
                     for j in 0..n {
-                        chosen[s][j] = p.b.float(right[column][j]);
+                        chosen[at][j] = p.b.float(right[column][j]);
                     }
                 }
                 p.add_products(&mut sums[row][..n], &factors[..stored], &chosen);

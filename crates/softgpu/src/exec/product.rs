@@ -1,21 +1,33 @@
 //! Products of matrices that an instruction of a warp forms, of any kind.
 
 use super::mma::{Mma, MmaElement};
+use super::mma_double::DoubleProduct;
 use super::mma_quad::QuadProduct;
 use super::mma_sparse::SparseProduct;
+use super::scalar::RoundMode;
 
 /// What is multiplied, and how it lies in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Product {
     Dense(Mma),
+    Double(DoubleProduct),
     Sparse(SparseProduct),
     Quads(QuadProduct),
 }
 
 impl Product {
+    /// That of dense matrices; `rounding` is of products in f64, which alone have a choice.
+    pub(crate) fn dense(product: Mma, rounding: RoundMode) -> Product {
+        if product.a == MmaElement::F64 {
+            Product::Double(DoubleProduct { product, rounding })
+        } else {
+            Product::Dense(product)
+        }
+    }
+
     /// Whether registers are 64 bits wide.
     pub(crate) fn is_double(&self) -> bool {
-        matches!(self, Product::Dense(p) if p.a == MmaElement::F64)
+        matches!(self, Product::Double(_))
     }
 
     /// Runs the operation: `get` gives a register of a lane, by its number among those of A, B, C
@@ -34,6 +46,7 @@ impl Product {
         let read_c = |r, l| get(c + r, l);
         match self {
             Product::Dense(p) => p.run(counts, read_a, read_b, read_c, put),
+            Product::Double(p) => p.run(counts, read_a, read_b, read_c, put),
             Product::Quads(p) => p.run(read_a, read_b, read_c, put),
             Product::Sparse(p) => {
                 p.run(counts, read_a, read_b, read_c, |l| get(e, l) as u32, put);

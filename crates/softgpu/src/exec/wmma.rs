@@ -8,6 +8,7 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
+use super::alu_float::round_of;
 use super::checks::{self, CheckedAccess, MatrixPlace};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
@@ -454,5 +455,6 @@ fn product(
         },
         layout: FragmentLayout::Wmma,
     };
-    multiply(l, &Multiplication::of(i)?, Product::Dense(p), None)
+    let p = Product::dense(p, round_of(m));
+    multiply(l, &Multiplication::of(i)?, p, None)
 }
