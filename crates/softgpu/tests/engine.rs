@@ -237,3 +237,32 @@ fn reading_where_a_thread_is_does_not_count_as_waiting() {
     let begun: Vec<u32> = words.iter().map(|it| it[0]).collect();
     assert_eq!(begun, [0, 1, 2, 3, 4, 5]);
 }
+
+const SHARED: &str = ".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry large(.param .b64 out)
+{
+    .shared .align 4 .b8 tile[1024];
+    .reg .b32 %r;
+    mov.u32 %r, tile;
+    st.shared.b32 [%r+1020], %r;
+    ret;
+}
+.visible .entry small(.param .b64 out)
+{
+    .shared .align 4 .b8 tile[64];
+    .reg .b32 %r;
+    mov.u32 %r, tile;
+    st.shared.b32 [%r+60], %r;
+    ret;
+}
+";
+
+#[test]
+fn shared_arrays_of_one_name_have_the_size_that_their_kernel_declares() {
+    let module = fercuda_ptx::parse(SHARED).unwrap();
+    let image = compile(&module, &CompileOptions::default()).unwrap();
+    let bytes = |name| image.kernels()[image.kernel(name).unwrap()].static_shared_bytes;
+    assert_eq!((bytes("large"), bytes("small")), (1024, 64));
+}

@@ -115,6 +115,16 @@ fn behind(at: u64, size: u64, align: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
+/// A variable in shared memory.
+#[derive(Debug, Clone, Copy)]
+struct SharedVariable {
+    name: Sym,
+    size: u64,
+    align: u64,
+    /// It is the launch's dynamic memory.
+    dynamic: bool,
+}
+
 impl ModuleInfo {
     pub(crate) fn new(module: &ast::PtxModule) -> Self {
         let mut info = ModuleInfo::default();
@@ -165,11 +175,6 @@ impl ModuleInfo {
                 uses
             })
             .collect();
-        for uses in &info.uses {
-            for v in &uses.shared {
-                info.shared.insert(v.0, (v.1, v.2, v.3));
-            }
-        }
         let mut inner = Vec::new();
         for &n in &info.functions {
             if let Item::Function(f) = &module.items[n]
@@ -261,10 +266,9 @@ impl ModuleInfo {
                 params = behind(params, size, align);
             }
             if tree.entry {
-                for s in self.shared_names(&self.reachable(module, f)) {
-                    let (size, align, dynamic) = self.shared[&s];
-                    if !dynamic {
-                        shared = behind(shared, size, align);
+                for v in self.shared_variables(&self.reachable(module, f)) {
+                    if !v.dynamic {
+                        shared = behind(shared, v.size, v.align);
                     }
                 }
             }
@@ -297,55 +301,68 @@ impl ModuleInfo {
         Ok(())
     }
 
-    /// The shared variables that `functions` use, each once, in order.
-    fn shared_names(&self, functions: &[u32]) -> Vec<Sym> {
-        let mut names: Vec<Sym> = Vec::new();
+    /// The shared variables that `functions` use, each once, in order. Functions have their own
+    /// variables of a name; those of one kernel share storage that has room for the largest.
+    fn shared_variables(&self, functions: &[u32]) -> Vec<SharedVariable> {
+        let mut all: Vec<SharedVariable> = Vec::new();
         for &f in functions {
             let uses = &self.uses[f as usize];
-            names.extend(uses.shared.iter().map(|v| v.0));
-            names.extend(uses.names.iter().filter(|s| self.shared.contains_key(s)));
+            let named = uses.names.iter().filter_map(|s| {
+                let &(size, align, dynamic) = self.shared.get(s)?;
+                Some((*s, size, align, dynamic))
+            });
+            all.extend(uses.shared.iter().copied().chain(named).map(
+                |(name, size, align, dynamic)| SharedVariable {
+                    name,
+                    size,
+                    align,
+                    dynamic,
+                },
+            ));
         }
-        names.sort_unstable();
-        names.dedup();
-        names
+        all.sort_by_key(|v| v.name);
+        all.dedup_by(|next, v| {
+            let same = next.name == v.name;
+            if same {
+                v.size = v.size.max(next.size);
+                v.align = v.align.max(next.align);
+            }
+            same
+        });
+        all
     }
 
     /// Offsets of the shared variables that `functions` use, and the bytes they take.
     pub(crate) fn shared_layout(&self, functions: &[u32]) -> (FxHashMap<Sym, u32>, u32) {
-        let names = self.shared_names(functions);
+        let variables = self.shared_variables(functions);
         let mut at = 0u64;
         let mut out = FxHashMap::default();
-        for &s in &names {
-            let (size, align, dynamic) = self.shared[&s];
-            if !dynamic {
-                at = at.next_multiple_of(align);
-                out.insert(s, at as u32);
-                at += size;
-            }
+        for v in variables.iter().filter(|v| !v.dynamic) {
+            at = at.next_multiple_of(v.align);
+            out.insert(v.name, at as u32);
+            at += v.size;
         }
         let end = at as u32;
-        for &s in &names {
-            let (_, align, dynamic) = self.shared[&s];
-            if dynamic {
-                out.insert(s, end.next_multiple_of((align as u32).max(16)));
-            }
+        for v in variables.iter().filter(|v| v.dynamic) {
+            out.insert(v.name, end.next_multiple_of((v.align as u32).max(16)));
         }
         (out, end)
     }
 
-    /// Names, offsets and bytes of the shared variables that `offsets` places; dynamic ones reach
-    /// to the end.
-    pub(crate) fn shared_extents(&self, offsets: &FxHashMap<Sym, u32>) -> Vec<(Sym, u32, u32)> {
-        let mut out: Vec<(Sym, u32, u32)> = offsets
-            .iter()
-            .filter_map(|(&s, &at)| {
-                let &(size, _, dynamic) = self.shared.get(&s)?;
-                let len = if dynamic { u32::MAX } else { size as u32 };
-                Some((s, at, len))
+    /// Names, offsets and bytes of the shared variables of `functions` that `offsets` places;
+    /// dynamic ones reach to the end.
+    pub(crate) fn shared_extents(
+        &self,
+        functions: &[u32],
+        offsets: &FxHashMap<Sym, u32>,
+    ) -> Vec<(Sym, u32, u32)> {
+        self.shared_variables(functions)
+            .into_iter()
+            .filter_map(|v| {
+                let len = if v.dynamic { u32::MAX } else { v.size as u32 };
+                Some((v.name, *offsets.get(&v.name)?, len))
             })
-            .collect();
-        out.sort_unstable();
-        out
+            .collect()
     }
 
     /// The outsides of the kernels, each with its function index.

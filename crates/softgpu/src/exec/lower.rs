@@ -377,7 +377,7 @@ pub(crate) fn kernel(
         reserves_shared: false,
     };
     if checks {
-        for (name, start, len) in info.shared_extents(&k.shared) {
+        for (name, start, len) in info.shared_extents(&reach, &k.shared) {
             let bounds = VariableBounds {
                 name: module.symbols.name(name).into(),
                 start,
