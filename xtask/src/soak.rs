@@ -67,7 +67,7 @@ impl SoakRun {
     }
 }
 
-static KINDS: [Kind; 22] = [
+static KINDS: [Kind; 23] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -112,6 +112,11 @@ static KINDS: [Kind; 22] = [
         work: "modules",
         home: "crates/softgpu",
         run: SoakRun::ReleaseTest("fercuda-softgpu", &["--test", "fatbin", "modules_mutated"]),
+    },
+    Kind {
+        work: "approximations",
+        home: "crates/testkit",
+        run: SoakRun::ReleaseTest("fercuda-testkit", &["--test", "approx"]),
     },
     Kind {
         work: "cache-entries",

@@ -32,27 +32,6 @@ pub struct InstructionForm {
     /// Register and register type of each destination.
     destinations: Vec<(String, &'static str)>,
     text: String,
-    comparison: Comparison,
-}
-
-/// How a result is compared with the recorded one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Comparison {
-    Exact,
-    /// Twice the ISA's bound, since both sides have it: relative and absolute.
-    Approximate {
-        relative: f64,
-        absolute: f64,
-        format: Approximated,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Approximated {
-    F16,
-    Bf16,
-    F32,
-    F64,
 }
 
 /// The table's rows in order.
@@ -95,12 +74,14 @@ impl InstructionForm {
         let [name, destination, sources, text, comparison] = fields[..] else {
             return Err(bad());
         };
+        if comparison.trim_end() != "exact" {
+            return Err(bad());
+        }
         let mut row = InstructionForm {
             name: name.to_owned(),
             sources: Vec::new(),
             destinations: Vec::new(),
             text: text.to_owned(),
-            comparison: Comparison::parse(comparison.trim_end(), name).ok_or_else(bad)?,
         };
         if let Some(fragment) = destination.strip_prefix("mma:") {
             // Fragments: `mma:type:registers` for A, B and C.
@@ -240,7 +221,7 @@ impl InstructionForm {
                 raw[..bytes]
                     .copy_from_slice(&stored[thread * self.results() + i].to_le_bytes()[..bytes]);
                 let got = u64::from_le_bytes(raw);
-                if !self.comparison.accepts(got, expected, bytes) && found.len() < 4 {
+                if got != expected && found.len() < 4 {
                     let n = self.sources.len();
                     found.push(format!(
                         "{}: thread {thread}, {register} = {got:#x}, recorded {expected:#x}, operands {:#x?}",
@@ -287,70 +268,6 @@ const PROLOGUE: &str = "    .reg .pred %p, %q;
     and.b32 %t, %lin, 0xffffffe0;
     mad.lo.u32 %rows, %t, 8, %rows;
 ";
-
-impl Comparison {
-    fn parse(text: &str, name: &str) -> Option<Comparison> {
-        let power = |p: i32| 2f64.powi(p);
-        let Some(bound) = text.strip_prefix("approx:") else {
-            return Some(Comparison::Exact);
-        };
-        let (relative, absolute, format) = match bound {
-            "1" => (2.0 * power(-23), power(-149), Approximated::F32),
-            "2" => (4.0 * power(-23), power(-149), Approximated::F32),
-            "lg2" => (power(-21), power(-21), Approximated::F32),
-            "sin" => (0.0, power(-19), Approximated::F32),
-            "rel11" => (power(-10), 0.0, Approximated::F32),
-            "rel20" => (power(-19), 0.0, Approximated::F64),
-            "h2" => (power(-9), power(-10), Approximated::F16),
-            "b2" => (power(-6), power(-8), Approximated::Bf16),
-            _ => return None,
-        };
-        debug_assert!(name.contains("approx") || name.contains("div.full"));
-        Some(Comparison::Approximate {
-            relative,
-            absolute,
-            format,
-        })
-    }
-
-    fn accepts(self, got: u64, expected: u64, bytes: usize) -> bool {
-        let Comparison::Approximate {
-            relative,
-            absolute,
-            format,
-        } = self
-        else {
-            return got == expected;
-        };
-        let close = |got: f64, expected: f64| {
-            if got.is_nan() || expected.is_nan() {
-                return got.is_nan() && expected.is_nan();
-            }
-            if got.is_infinite() || expected.is_infinite() {
-                return got == expected;
-            }
-            let error = (got - expected).abs();
-            error <= relative * expected.abs() || error <= absolute
-        };
-        let halves = |value: fn(u16) -> f64| {
-            (0..bytes / 2).all(|i| {
-                close(
-                    value((got >> (16 * i)) as u16),
-                    value((expected >> (16 * i)) as u16),
-                )
-            })
-        };
-        match format {
-            Approximated::F16 => halves(|bits| half::f16::from_bits(bits).to_f64()),
-            Approximated::Bf16 => halves(|bits| half::bf16::from_bits(bits).to_f64()),
-            Approximated::F32 => close(
-                f32::from_bits(got as u32).into(),
-                f32::from_bits(expected as u32).into(),
-            ),
-            Approximated::F64 => close(f64::from_bits(got), f64::from_bits(expected)),
-        }
-    }
-}
 
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {

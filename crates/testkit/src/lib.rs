@@ -7,6 +7,7 @@
 //! Elsewhere: the devices (`fercuda_cuda`), the tests themselves (`tests/`).
 #![deny(unsafe_code)]
 
+pub mod approx;
 pub mod data;
 pub mod filetest;
 pub mod folder;

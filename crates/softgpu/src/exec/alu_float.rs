@@ -11,10 +11,10 @@ use super::basics;
 use super::compare::{Flush, setp};
 use super::ctx::{Ctx, DecodedInst};
 use super::halves::f16_to_f32;
-use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
+use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map1_loop, map2, map2_loop, map3};
 use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
 use super::scalar::float::{self, Extremum, FloatClass, FloatFinish, canonical as c};
-use super::scalar::{RoundMode, half};
+use super::scalar::{RoundMode, approx, half};
 use super::width::{is_float, rows};
 
 const NEAR: FloatFinish = FloatFinish {
@@ -54,14 +54,16 @@ lane_ops! {
     SqrtF32Z = map1(f32, f32) |a| float::sqrt(a, RoundMode::Nearest, true);
     RcpF32 = map1(f32, f32) |a| c(1.0 / a);
     RcpF32Z = map1(f32, f32) |a| float::rcp(a, RoundMode::Nearest, true);
-    RsqrtF32 = map1(f32, f32) |a| float::rsqrt_approx(a, false);
-    RsqrtF32Z = map1(f32, f32) |a| float::rsqrt_approx(a, true);
-    DivApprox = map2(f32, f32, f32) |a, b| float::div_approx(a, b, false);
-    DivApproxZ = map2(f32, f32, f32) |a, b| float::div_approx(a, b, true);
-    RcpApprox = map1(f32, f32) |a| float::rcp_approx(a, false);
-    RcpApproxZ = map1(f32, f32) |a| float::rcp_approx(a, true);
-    SqrtApprox = map1(f32, f32) |a| float::sqrt_approx(a, false);
-    SqrtApproxZ = map1(f32, f32) |a| float::sqrt_approx(a, true);
+    RsqrtF32 = map1_loop(f32, f32) |a| approx::rsqrt(a, false);
+    RsqrtF32Z = map1_loop(f32, f32) |a| approx::rsqrt(a, true);
+    DivApprox = map2_loop(f32, f32, f32) |a, b| approx::div(a, b, false);
+    DivApproxZ = map2_loop(f32, f32, f32) |a, b| approx::div(a, b, true);
+    DivFull = map2_loop(f32, f32, f32) |a, b| approx::div_full(a, b, false);
+    DivFullZ = map2_loop(f32, f32, f32) |a, b| approx::div_full(a, b, true);
+    RcpApprox = map1_loop(f32, f32) |a| approx::rcp(a, false);
+    RcpApproxZ = map1_loop(f32, f32) |a| approx::rcp(a, true);
+    SqrtApprox = map1_loop(f32, f32) |a| approx::sqrt(a, false);
+    SqrtApproxZ = map1_loop(f32, f32) |a| approx::sqrt(a, true);
     AbsF32 = map1(f32, f32) |a| c(a.abs());
     NegF32 = map1(f32, f32) |a| c(-a);
     Saturate = map1(f32, f32) |a| float::saturate(a);
@@ -80,22 +82,34 @@ lane_ops! {
     NegF64 = map1(f64, f64) |a| float::neg_f64(a);
     CopysignF32 = map2(f32, f32, f32) |a, b| b.copysign(a);
     CopysignF64 = map2(f64, f64, f64) |a, b| b.copysign(a);
-    Ex2 = map1(f32, f32) |a| float::ex2_approx(a, false);
-    Ex2Z = map1(f32, f32) |a| float::ex2_approx(a, true);
-    Lg2 = map1(f32, f32) |a| float::lg2_approx(a, false);
-    Lg2Z = map1(f32, f32) |a| float::lg2_approx(a, true);
-    Sin = map1(f32, f32) |a| float::sin_approx(a, false);
-    SinZ = map1(f32, f32) |a| float::sin_approx(a, true);
-    Cos = map1(f32, f32) |a| float::cos_approx(a, false);
-    CosZ = map1(f32, f32) |a| float::cos_approx(a, true);
-    Tanh = map1(f32, f32) |a| float::tanh_approx(a);
-    RcpApprox64 = map1(f64, f64) |a| float::rcp_approx_f64(a);
-    RsqrtApprox64 = map1(f64, f64) |a| float::rsqrt_approx_f64(a, false);
-    RsqrtApprox64Z = map1(f64, f64) |a| float::rsqrt_approx_f64(a, true);
+    Ex2 = map1_loop(f32, f32) |a| approx::ex2(a, false);
+    Ex2Z = map1_loop(f32, f32) |a| approx::ex2(a, true);
+    Lg2 = map1_loop(f32, f32) |a| approx::lg2(a, false);
+    Lg2Z = map1_loop(f32, f32) |a| approx::lg2(a, true);
+    Sin = map1_loop(f32, f32) |a| approx::sin(a);
+    Cos = map1_loop(f32, f32) |a| approx::cos(a);
+    Tanh = map1_loop(f32, f32) |a| approx::tanh(a);
+    RcpApprox64 = map1_loop(f64, f64) |a| approx::rcp_f64(a);
+    RsqrtApprox64 = map1_loop(f64, f64) |a| approx::rsqrt_f64(a, false);
+    RsqrtApprox64Z = map1_loop(f64, f64) |a| approx::rsqrt_f64(a, true);
+    Ex2F16 = map1_loop(u16, u16) |a| approx::ex2_half(half::F16, a);
+    Ex2F16x2 = map1_loop(u32, u32) |a| each(a, |a| approx::ex2_half(half::F16, a));
+    Ex2Bf16 = map1_loop(u16, u16) |a| approx::ex2_half(half::BF16, a);
+    Ex2Bf16x2 = map1_loop(u32, u32) |a| each(a, |a| approx::ex2_half(half::BF16, a));
+    TanhF16 = map1_loop(u16, u16) |a| approx::tanh_half(half::F16, a);
+    TanhF16x2 = map1_loop(u32, u32) |a| each(a, |a| approx::tanh_half(half::F16, a));
+    TanhBf16 = map1_loop(u16, u16) |a| approx::tanh_half(half::BF16, a);
+    TanhBf16x2 = map1_loop(u32, u32) |a| each(a, |a| approx::tanh_half(half::BF16, a));
     HalfToFloat = map1(u16, f32) |a| f16_to_f32(a);
     BrainToFloat = map1(u16, f32) |a| half::bf16_value(a);
     HighHalfToFloat = map1(u32, f32) |a| f16_to_f32((a >> 16) as u16);
     HighBrainToFloat = map1(u32, f32) |a| half::bf16_value((a >> 16) as u16);
+}
+
+/// `f` of both halves of a register.
+#[inline(always)]
+fn each(a: u32, f: impl Fn(u16) -> u16) -> u32 {
+    u32::from(f(a as u16)) | u32::from(f((a >> 16) as u16)) << 16
 }
 
 /// Two halves of a register, one after the other.
@@ -225,12 +239,13 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         }
         return saturate(l, i, m);
     }
-    let approx = m.any(&[Word::Approx, Word::Full]).is_some();
+    let approx = m.has(Word::Approx);
     match i.op {
         Op::Add => two(l, i, ty, z!(AddF32 AddF32Z))?,
         Op::Sub => two(l, i, ty, z!(SubF32 SubF32Z))?,
         Op::Mul => two(l, i, ty, z!(MulF32 MulF32Z))?,
         Op::Fma | Op::Mad => three(l, i, [ty; 4], z!(FmaF32 FmaF32Z))?,
+        Op::Div if m.has(Word::Full) => two(l, i, ty, z!(DivFull DivFullZ))?,
         Op::Div if approx => two(l, i, ty, z!(DivApprox DivApproxZ))?,
         Op::Div => two(l, i, ty, z!(DivF32 DivF32Z))?,
         Op::Min | Op::Max => return min_max32(l, i, m, ftz),
@@ -241,8 +256,8 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         Op::Rsqrt => one(l, i, ty, ty, z!(RsqrtF32 RsqrtF32Z))?,
         Op::Ex2 => one(l, i, ty, ty, z!(Ex2 Ex2Z))?,
         Op::Lg2 => one(l, i, ty, ty, z!(Lg2 Lg2Z))?,
-        Op::Sin => one(l, i, ty, ty, z!(Sin SinZ))?,
-        Op::Cos => one(l, i, ty, ty, z!(Cos CosZ))?,
+        Op::Sin => one(l, i, ty, ty, handlers::<Sin>())?,
+        Op::Cos => one(l, i, ty, ty, handlers::<Cos>())?,
         Op::Tanh => one(l, i, ty, ty, handlers::<Tanh>())?,
         Op::Abs | Op::Neg => {
             let h = if i.op == Op::Abs {
@@ -525,12 +540,19 @@ fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<
         }
         Op::Neg => unary(l, |h, a, _, _| half::neg(h.format, a, h.finish.ftz)),
         Op::Abs => unary(l, |h, a, _, _| half::abs(h.format, a, h.finish.ftz)),
-        Op::Ex2 => unary(l, |h, a, _, _| {
-            half::approx(h.format, a, h.finish.ftz, f64::exp2)
-        }),
-        Op::Tanh => unary(l, |h, a, _, _| {
-            half::approx(h.format, a, h.finish.ftz, f64::tanh)
-        }),
+        Op::Ex2 | Op::Tanh => {
+            let h = match (i.op == Op::Tanh, ty) {
+                (false, Ty::F16) => handlers::<Ex2F16>(),
+                (false, Ty::F16x2) => handlers::<Ex2F16x2>(),
+                (false, Ty::Bf16) => handlers::<Ex2Bf16>(),
+                (false, _) => handlers::<Ex2Bf16x2>(),
+                (true, Ty::F16) => handlers::<TanhF16>(),
+                (true, Ty::F16x2) => handlers::<TanhF16x2>(),
+                (true, Ty::Bf16) => handlers::<TanhBf16>(),
+                (true, _) => handlers::<TanhBf16x2>(),
+            };
+            one(l, i, ty, ty, h)
+        }
         Op::Setp => setp_half(l, i, m, ty),
         _ => Err(LowerError::Unsupported),
     }

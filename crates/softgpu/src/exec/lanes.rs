@@ -69,6 +69,42 @@ pub(crate) fn map1<A: Lane, D: Lane, const FULL: bool>(
     }
 }
 
+/// [`map1`] in one loop over the lanes: of a long function the compiler makes vectors only so.
+#[inline(always)]
+pub(crate) fn map1_loop<A: Lane, D: Lane, const FULL: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    f: impl Fn(A) -> D,
+) {
+    let a: [[A::Raw; 8]; 4] = std::array::from_fn(|n| ctx.rows.chunk(i.a, n));
+    let mut r: [[D::Raw; 8]; 4] = std::array::from_fn(|n| ctx.rows.chunk(i.d, n));
+    for (r, a) in r.as_flattened_mut().iter_mut().zip(a.as_flattened()) {
+        *r = f(A::from_raw(*a)).to_raw();
+    }
+    for (n, r) in r.into_iter().enumerate() {
+        store_chunk::<D, FULL>(ctx, i.d, n, r);
+    }
+}
+
+/// [`map2`] in one loop over the lanes, as [`map1_loop`].
+#[inline(always)]
+pub(crate) fn map2_loop<A: Lane, B: Lane, D: Lane, const FULL: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    f: impl Fn(A, B) -> D,
+) {
+    let a: [[A::Raw; 8]; 4] = std::array::from_fn(|n| ctx.rows.chunk(i.a, n));
+    let b: [[B::Raw; 8]; 4] = std::array::from_fn(|n| ctx.rows.chunk(i.b, n));
+    let mut r: [[D::Raw; 8]; 4] = std::array::from_fn(|n| ctx.rows.chunk(i.d, n));
+    let pairs = a.as_flattened().iter().zip(b.as_flattened());
+    for (r, (a, b)) in r.as_flattened_mut().iter_mut().zip(pairs) {
+        *r = f(A::from_raw(*a), B::from_raw(*b)).to_raw();
+    }
+    for (n, r) in r.into_iter().enumerate() {
+        store_chunk::<D, FULL>(ctx, i.d, n, r);
+    }
+}
+
 /// `d = f(a, b)` in every active lane.
 #[inline(always)]
 pub(crate) fn map2<A: Lane, B: Lane, D: Lane, const FULL: bool>(

@@ -362,17 +362,6 @@ fn nan_or(format: HalfFormat, a: u16, result: u16) -> u16 {
     }
 }
 
-/// `ex2.approx` and `tanh.approx`: the f64 function rounded once.
-#[inline(always)]
-pub(crate) fn approx(format: HalfFormat, a: u16, ftz: bool, function: fn(f64) -> f64) -> u16 {
-    let f = HalfFinish {
-        ftz,
-        sat: false,
-        relu: false,
-    };
-    f.round(format, function(f.operand(format, a)))
-}
-
 /// `cvt` from f32 to f16, bf16 or tf32 (its result is in the upper 19 of 32 bits).
 #[inline(always)]
 pub(crate) fn from_f32(

@@ -2,10 +2,11 @@
 //!
 //! Everything here is a pure function of values, so each rule of the ISA (rounding, flushing,
 //! saturation, NaN) is written once, and handlers only loop over lanes. The bits agree with an H200
-//! (`testkit/isa`), `.approx` functions apart, which keep the bound that the ISA gives.
+//! (`testkit/isa`), those of `.approx` functions too.
 //!
 //! Elsewhere: lanes and masks (`lanes`), memory (`memory`), matrix operations (`mma`).
 
+pub(crate) mod approx;
 pub(crate) mod convert;
 pub(crate) mod float;
 pub(crate) mod half;
