@@ -5,6 +5,7 @@
 //! Invariant: with checks off no shadow exists at run time, and no kernel tests whether it does.
 
 mod access_record;
+pub(crate) mod asynchronous;
 pub(crate) mod clock;
 mod context;
 mod global;

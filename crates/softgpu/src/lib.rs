@@ -19,6 +19,7 @@ mod lock;
 pub mod mem;
 pub mod order;
 pub mod report;
+mod tensor_map;
 
 pub use device::attributes::NAME;
 

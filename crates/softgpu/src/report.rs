@@ -276,6 +276,14 @@ pub enum FindingKind {
     InvalidFree,
     /// Memory that nothing freed before its context or the program ended; on request only.
     Leak,
+    /// The asynchronous proxy accesses what threads have written, with no fence of the proxy
+    /// between.
+    MissingProxyFence,
+    /// Threads wait for a phase of an mbarrier that nothing can end, or arrive more often than it
+    /// expects.
+    StuckMbarrier,
+    /// A copy that its tensor map does not allow, or that lies outside of the tensor.
+    TensorMap,
 }
 
 impl fmt::Display for FindingKind {
@@ -295,6 +303,9 @@ impl fmt::Display for FindingKind {
             FindingKind::WarpMask => "wrong warp mask",
             FindingKind::InvalidFree => "invalid free",
             FindingKind::Leak => "leaked memory",
+            FindingKind::MissingProxyFence => "missing proxy fence",
+            FindingKind::StuckMbarrier => "mbarrier that never completes",
+            FindingKind::TensorMap => "misuse of a tensor map",
         })
     }
 }

@@ -56,6 +56,7 @@ mod memory;
 mod module;
 mod pool;
 mod stream;
+mod tensor_map;
 mod texture;
 mod texture_reference;
 mod vmm;
@@ -209,6 +210,7 @@ mod implemented {
     pub(super) use super::module::*;
     pub(super) use super::pool::*;
     pub(super) use super::stream::*;
+    pub(super) use super::tensor_map::*;
     pub(super) use super::texture::*;
     pub(super) use super::texture_reference::*;
     pub(super) use super::vmm::*;

@@ -20,6 +20,9 @@ use super::known::{
 };
 use super::views::{LaneView, ThreadViews};
 
+mod proxy;
+pub(crate) use proxy::{Completion, SEEN_GLOBAL, SEEN_SHARED};
+
 /// What is before a point in the execution of a warp.
 #[derive(Debug, Clone, Default)]
 struct ClockView {
@@ -284,7 +287,7 @@ impl WarpClocks {
     }
 
     /// All that is before what any of the lanes of `mask` of warp `w` does next.
-    fn known_to(&self, w: usize, mask: u32) -> Arc<KnownBlocks> {
+    pub(crate) fn known_to(&self, w: usize, mask: u32) -> Arc<KnownBlocks> {
         let views = &self.views[w];
         let mut all = views.common.clone();
         for (_, view) in views.lanes.iter().filter(|(l, _)| mask >> l & 1 != 0) {
@@ -525,7 +528,7 @@ impl WarpClocks {
     }
 
     /// Lanes of warp `w` learn what others have released. What was acquired so counts as fenced.
-    fn learn(&mut self, w: usize, mask: u32, found: &Arc<KnownBlocks>, near: bool) {
+    pub(crate) fn learn(&mut self, w: usize, mask: u32, found: &Arc<KnownBlocks>, near: bool) {
         let scope = usize::from(near);
         if self.live[w] & !mask == 0 {
             self.learn_blocks(w, found);

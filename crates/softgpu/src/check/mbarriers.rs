@@ -4,8 +4,10 @@
 //! or another order stands between those and its use by other threads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::clock::WarpClocks;
+use super::known::{KnownBlocks, join};
 
 /// What a thread did to an mbarrier, and when.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +55,10 @@ struct MbarrierLife {
     ended: Option<MbarrierMark>,
     /// The last use by each thread since.
     uses: BTreeMap<u32, MbarrierMark>,
+    /// What is before the end of the phase at hand, as far as it is known by now.
+    gathering: Arc<KnownBlocks>,
+    /// What is before the end of the last phase.
+    over: Arc<KnownBlocks>,
 }
 
 /// See the module; by the offset in shared memory.
@@ -90,9 +96,25 @@ impl MbarrierLives {
         *life = MbarrierLife {
             born: (!ends).then_some(now),
             ended: ends.then_some(now),
-            uses: BTreeMap::new(),
+            ..MbarrierLife::default()
         };
         found
+    }
+
+    /// What is before an arrival, or the end of a copy, at the mbarrier at `at`.
+    pub(crate) fn gather(&mut self, at: u32, known: &Arc<KnownBlocks>) {
+        join(&mut self.0.entry(at).or_default().gathering, known);
+    }
+
+    /// The phase of the mbarrier at `at` ends.
+    pub(crate) fn phase_over(&mut self, at: u32) {
+        let life = self.0.entry(at).or_default();
+        life.over = life.gathering.clone();
+    }
+
+    /// What is before the end of the last phase of the mbarrier at `at`.
+    pub(crate) fn over(&self, at: u32) -> Option<&Arc<KnownBlocks>> {
+        self.0.get(&at).map(|life| &life.over)
     }
 
     /// A thread arrives at the mbarrier at `at`, or asks for its phase.

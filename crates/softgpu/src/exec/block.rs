@@ -5,6 +5,7 @@
 use super::barrier;
 use super::checks;
 use super::ctx::{Ctx, LaunchRun};
+use super::hang;
 use super::state::{Barrier, BlockState, Frame, Split, SplitState};
 use super::warp::{self, WarpStop};
 use crate::report::{ExecutionPoint, Fault, FaultKind};
@@ -31,6 +32,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.barriers.clear();
     b.barriers.resize(17, Barrier::default());
     b.has_arrivals = false;
+    b.book.clear();
     b.next_warp = 0;
     let threads = run.threads();
     let warps = threads.div_ceil(32) as usize;
@@ -109,6 +111,9 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             idle = 0;
         }
         w = if w + 1 < n { w + 1 } else { 0 };
+        if w == 0 && hang::is_stuck(ctx) {
+            return WarpStop::Trouble;
+        }
         if turns % 4 == 0 && ctx.run.must_stop() {
             ctx.block.next_warp = w;
             return WarpStop::Yielded;

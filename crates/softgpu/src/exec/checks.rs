@@ -13,6 +13,8 @@ mod matrices;
 mod mbarriers;
 mod members;
 mod ordering;
+mod proxy;
+mod proxy_global;
 mod quick;
 mod site;
 mod sources;
@@ -25,12 +27,19 @@ pub(crate) use found::found;
 pub(crate) use global::{CheckedAccess, replay};
 pub(crate) use launch::LaunchCheck;
 pub(crate) use matrices::{MatrixPlace, matrix_place, part_of_warp};
-pub(crate) use mbarriers::{MbarrierStep, mbarrier};
+pub(crate) use mbarriers::{
+    MbarrierStep, mbarrier, never_completes, phase_over, phase_release, phase_seen, surplus_arrival,
+};
 pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
     Published, acquire, acquire_from_host, arrived, fence, initialised, landed, lanes_met, opened,
     release, synchronise, tells_host,
 };
+pub(crate) use proxy::{
+    begin_copy, commit_bulk, complete_copy, copy_shared, proxy_fence, refused, tensor_misuse,
+    wait_bulk,
+};
+pub(crate) use proxy_global::copy_global;
 pub(crate) use sources::global;
 pub(crate) use stores::StoredValues;
 pub(crate) use variables::beyond_memory;

@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use rustc_hash::FxHashMap;
+
 use super::check_order::AccessLog;
 use super::registers::{FrameRows, LANES, each};
 use crate::check::BlockSegments;
+use crate::check::asynchronous::AsyncShadow;
 use crate::check::mbarriers::MbarrierLives;
 use crate::check::shared::SharedShadow;
 
@@ -121,6 +124,108 @@ pub(crate) struct Barrier {
     pub(crate) or: bool,
 }
 
+/// Where an mbarrier was initialised, and how far it has come since.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MbarrierOrigin {
+    /// Its instruction, counted through all functions.
+    pub(crate) pc: u32,
+    /// Thread of the block.
+    pub(crate) thread: u32,
+    /// Arrivals that the first phase needs.
+    pub(crate) arrivals: u32,
+    /// Phases that have ended.
+    pub(crate) phases: u64,
+    /// Bytes that the phase at hand was told to expect.
+    pub(crate) expected_bytes: i64,
+}
+
+/// A wait for an mbarrier that found its phase not over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FailedWait {
+    /// Offset of the mbarrier.
+    pub(crate) at: u32,
+    pub(crate) pc: u32,
+    pub(crate) parity: u64,
+}
+
+/// How long a block has been watched for waits in vain.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HangWatch {
+    /// Changes of mbarriers when it began.
+    pub(crate) seen: u64,
+    /// Turns of all warps since.
+    pub(crate) rounds: u32,
+    /// Rounds to wait before the next look.
+    pub(crate) patience: u32,
+    /// Looks that found all threads waiting.
+    pub(crate) found: u32,
+    /// Whether what threads execute is looked at.
+    pub(crate) looking: bool,
+    /// Whether some thread has done more than waiting since the look began.
+    pub(crate) is_alive: bool,
+    /// Whether some thread reads a clock, and when the look began; nanoseconds of the launch.
+    pub(crate) timed: Option<u64>,
+}
+
+/// What a block knows of its mbarriers beside their own bytes.
+#[derive(Debug, Default)]
+pub(crate) struct MbarrierBook {
+    /// By the offset in shared memory.
+    origins: FxHashMap<u32, MbarrierOrigin>,
+    /// By thread of the block: the last wait in vain.
+    pub(crate) waits: FxHashMap<u32, FailedWait>,
+    pub(crate) changes: u64,
+    pub(crate) watch: HangWatch,
+}
+
+impl MbarrierBook {
+    pub(crate) fn clear(&mut self) {
+        self.origins.clear();
+        self.waits.clear();
+        self.changes = 0;
+        self.watch = HangWatch::default();
+    }
+
+    /// The mbarrier at `at` is initialised by (instruction, thread, arrivals), or invalidated.
+    pub(crate) fn begun(&mut self, at: u32, by: Option<(u32, u32, u32)>) {
+        self.changes += 1;
+        match by {
+            None => {
+                self.origins.remove(&at);
+            }
+            Some((pc, thread, arrivals)) => {
+                let origin = MbarrierOrigin {
+                    pc,
+                    thread,
+                    arrivals,
+                    phases: 0,
+                    expected_bytes: 0,
+                };
+                self.origins.insert(at, origin);
+            }
+        }
+    }
+
+    /// The mbarrier at `at` has changed, and its phase is over if `ends`.
+    pub(crate) fn changed(&mut self, at: u32, ends: bool) {
+        self.changes += 1;
+        if ends && let Some(origin) = self.origins.get_mut(&at) {
+            origin.phases += 1;
+            origin.expected_bytes = 0;
+        }
+    }
+
+    pub(crate) fn expects(&mut self, at: u32, bytes: i64) {
+        if let Some(origin) = self.origins.get_mut(&at) {
+            origin.expected_bytes += bytes;
+        }
+    }
+
+    pub(crate) fn origin(&self, at: u32) -> Option<MbarrierOrigin> {
+        self.origins.get(&at).copied()
+    }
+}
+
 /// A block in execution. Can be suspended and resumed.
 #[derive(Debug, Default)]
 pub(crate) struct BlockState {
@@ -132,8 +237,11 @@ pub(crate) struct BlockState {
     /// Whether any thread has arrived at a barrier yet.
     pub(crate) has_arrivals: bool,
     pub(crate) shadow: Option<Box<SharedShadow>>,
+    pub(crate) book: MbarrierBook,
     /// Which mbarriers are valid, with checks.
     pub(crate) mbarriers: MbarrierLives,
+    /// With checks, from the first copy of the asynchronous proxy on: what those access.
+    pub(crate) asyncs: Option<Box<AsyncShadow>>,
     /// With checks: addresses among which are all sources of copies that have not landed.
     pub(crate) sources: Range<u64>,
     pub(crate) next_warp: usize,

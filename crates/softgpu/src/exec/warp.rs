@@ -12,6 +12,7 @@ use super::barrier;
 use super::builtins;
 use super::checks;
 use super::ctx::{Ctx, FunctionCode};
+use super::hang;
 use super::lanes;
 use super::program::{CallTerminator, Callee, Terminator};
 use super::registers::{FrameRows, LANES, RowOperand, each};
@@ -348,6 +349,9 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
             return WarpStop::Done;
         }
         ctx.instructions += u64::from(b.end - b.start) + 1;
+        if ctx.block.book.watch.looking {
+            hang::visit(ctx, b);
+        }
         // SAFETY: `code` is the function of the frame that `bind` bound; both change together.
         unsafe { lanes::run(ctx, &code.insts[b.start as usize..b.end as usize]) };
         if ctx.trouble.is_some() {

@@ -6,6 +6,7 @@ use super::super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::super::launch::LaunchSpec;
 use super::super::program::access_kind;
 use super::launch::LaunchCheck;
+use super::proxy;
 use crate::check::shared::SharedShadow;
 use crate::check::{BlockSegments, CheckContext, LaunchNaming, Shadow};
 use crate::report::{AccessKind, ExecutionPoint};
@@ -75,6 +76,7 @@ pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
         .then(Box::default);
     ctx.block.segments = BlockSegments::default();
     ctx.block.mbarriers.clear();
+    ctx.block.asyncs = None;
     ctx.block.sources = 0..0;
     let block = ctx.block.linear as u32;
     ctx.block
@@ -85,5 +87,6 @@ pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
 
 /// Gives back what a block's checks hold besides its log.
 pub(crate) fn end_block(ctx: &mut Ctx<'_>) {
+    proxy::copies_left(ctx);
     ctx.block.segments = BlockSegments::default();
 }

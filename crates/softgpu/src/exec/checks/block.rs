@@ -5,6 +5,7 @@ use super::super::program::access_kind;
 use super::super::registers::{ALL, LANES, each, eights};
 use super::found::report;
 use super::global::CheckedAccess;
+use super::proxy;
 use super::site::ThreadFinding;
 use super::stores::distinct;
 use super::variables::{self, BeyondVariable};
@@ -57,6 +58,9 @@ pub(crate) fn shared(
         Some(stores) => stores.spread(allowed, all),
         None => allowed,
     };
+    if ctx.block.asyncs.is_some() {
+        proxy::beside_copies(ctx, i, off, allowed, (size, kind));
+    }
     allowed | left.elsewhere | reserved
 }
 

@@ -320,7 +320,7 @@ pub(super) fn lane(
 }
 
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.
-fn lane_states(
+pub(super) fn lane_states(
     site: &GlobalAccessSite<'_>,
     l: u32,
     shadow: &Shadow,
@@ -379,7 +379,7 @@ fn lane_states(
 
 /// The allocation that an address outside every one belongs to by its guard, else the nearest, if
 /// one is near at all.
-fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
+pub(super) fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
     let (before, after) = space.neighbours(addr);
     let distance = |a: &Arc<AllocInfo>| {
         if addr < a.start {

@@ -6,6 +6,7 @@ use super::super::registers::{LANES, each};
 use super::super::state::PendingCopy;
 use super::found::report;
 use super::global::{CheckedAccess, judge_global};
+use super::proxy;
 use super::site::ThreadFinding;
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
@@ -20,6 +21,9 @@ pub(crate) fn global(
 ) -> u32 {
     if checked.kind != AccessKind::Read && !ctx.block.sources.is_empty() {
         overwritten(ctx, i, addr, mask, checked.size, checked.kind);
+    }
+    if ctx.block.asyncs.as_ref().is_some_and(|a| a.has_pieces()) {
+        proxy::beside_copies_of_global(ctx, i, addr, mask, (checked.size, checked.kind));
     }
     judge_global(ctx, i, addr, mask, checked)
 }

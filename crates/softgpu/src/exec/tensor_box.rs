@@ -1,0 +1,221 @@
+//! Which bytes of a tensor a box covers, row by row, and where they lie in shared memory.
+//!
+//! A row is the innermost dimension of a box, or a pixel's channels of an im2col copy. Rows lie one
+//! behind the other in shared memory, as if nothing were outside of the tensor; then the swizzle
+//! exchanges chunks, by the address in shared memory.
+
+use crate::tensor_map::{MAX_RANK, MapElement, MapMode, Swizzle, TensorMap};
+
+/// A row of a box: of its bytes those inside the tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BoxRow {
+    /// Global address of the first byte inside.
+    pub(crate) addr: u64,
+    /// Where in the row that is.
+    pub(crate) from: u32,
+    /// Bytes inside; 0 if none are.
+    pub(crate) len: u32,
+}
+
+const OUTSIDE: BoxRow = BoxRow {
+    addr: 0,
+    from: 0,
+    len: 0,
+};
+
+/// A box at a place of a tensor.
+#[derive(Debug)]
+pub(crate) struct TensorBox<'a> {
+    map: &'a TensorMap,
+    start: [i64; MAX_RANK],
+    /// Of an im2col copy, the width first.
+    offsets: [i64; 3],
+}
+
+impl<'a> TensorBox<'a> {
+    pub(crate) fn new(map: &'a TensorMap, start: [i32; MAX_RANK], offsets: [u16; 3]) -> Self {
+        TensorBox {
+            map,
+            start: start.map(i64::from),
+            offsets: offsets.map(i64::from),
+        }
+    }
+
+    /// Bytes of a row.
+    pub(crate) fn row_bytes(&self) -> u32 {
+        let elements = match self.map.mode {
+            MapMode::Tiled => self.map.box_dims[0],
+            MapMode::Im2col => self.map.channels,
+        };
+        elements * self.map.element.bytes()
+    }
+
+    /// Elements along a dimension of a tiled box.
+    fn count(&self, n: usize) -> u32 {
+        self.map.box_dims[n].div_ceil(self.map.steps[n].max(1))
+    }
+
+    pub(crate) fn rows(&self) -> u32 {
+        match self.map.mode {
+            MapMode::Tiled => (1..self.map.rank as usize).map(|n| self.count(n)).product(),
+            MapMode::Im2col => self.map.pixels,
+        }
+    }
+
+    /// Bytes of the box in shared memory, those outside of the tensor too.
+    pub(crate) fn bytes(&self) -> u32 {
+        self.row_bytes() * self.rows()
+    }
+
+    /// Bytes of shared memory that the box reaches: a swizzle exchanges chunks of whole lines.
+    pub(crate) fn reach(&self) -> u32 {
+        match self.map.swizzle {
+            Swizzle::None => self.bytes(),
+            _ => self.bytes().next_multiple_of(128),
+        }
+    }
+
+    /// Calls `f` for each row, in their order in shared memory, until it returns `None`.
+    pub(crate) fn each(&self, f: impl FnMut(BoxRow) -> Option<()>) -> Option<()> {
+        match self.map.mode {
+            MapMode::Tiled => self.each_tiled(f),
+            MapMode::Im2col => self.each_pixel(f),
+        }
+    }
+
+    fn each_tiled(&self, mut f: impl FnMut(BoxRow) -> Option<()>) -> Option<()> {
+        let rank = self.map.rank as usize;
+        let mut index = [0; MAX_RANK];
+        for _ in 0..self.rows() {
+            let mut at = self.start;
+            for n in 1..rank {
+                at[n] += i64::from(index[n] * self.map.steps[n]);
+            }
+            f(self.row(&at))?;
+            for n in 1..rank {
+                index[n] += 1;
+                if index[n] < self.count(n) {
+                    break;
+                }
+                index[n] = 0;
+            }
+        }
+        Some(())
+    }
+
+    /// Pixels of an im2col copy: along the width between the corners of the box of pixels, then
+    /// the height, the depth and the images.
+    fn each_pixel(&self, mut f: impl FnMut(BoxRow) -> Option<()>) -> Option<()> {
+        let map = self.map;
+        let spatial = map.rank as usize - 2;
+        let mut at = self.start;
+        for _ in 0..map.pixels {
+            let mut shifted = at;
+            for n in 0..spatial {
+                shifted[n + 1] += self.offsets[n];
+            }
+            f(self.row(&shifted))?;
+            let mut n = 0;
+            loop {
+                if n == spatial {
+                    at[n + 1] += 1;
+                    break;
+                }
+                at[n + 1] += i64::from(map.steps[n + 1]);
+                let last = map.dims[n + 1] as i64 - 1 + i64::from(map.upper[n]);
+                if at[n + 1] <= last {
+                    break;
+                }
+                at[n + 1] = i64::from(map.lower[n]);
+                n += 1;
+            }
+        }
+        Some(())
+    }
+
+    /// The row whose first element is at those coordinates.
+    fn row(&self, at: &[i64; MAX_RANK]) -> BoxRow {
+        let map = self.map;
+        let rank = map.rank as usize;
+        let inside = |n: usize| at[n] >= 0 && (at[n] as u64) < map.dims[n];
+        if !(1..rank).all(inside) {
+            return OUTSIDE;
+        }
+        let size = i64::from(map.element.bytes());
+        let elements = i64::from(self.row_bytes()) / size;
+        let first = (-at[0]).clamp(0, elements);
+        let end = (map.dims[0] as i64 - at[0]).clamp(first, elements);
+        if first == end {
+            return OUTSIDE;
+        }
+        let mut addr = map.address.wrapping_add(((at[0] + first) * size) as u64);
+        for n in 1..rank {
+            addr = addr.wrapping_add((at[n] as u64).wrapping_mul(map.strides[n - 1]));
+        }
+        BoxRow {
+            addr,
+            from: (first * size) as u32,
+            len: ((end - first) * size) as u32,
+        }
+    }
+}
+
+/// Fills `row` with what elements outside of the tensor are.
+pub(crate) fn fill(map: &TensorMap, row: &mut [u8]) {
+    if !map.fills_nan {
+        row.fill(0);
+        return;
+    }
+    // A NaN with all bits of the fraction set.
+    let size = map.element.bytes() as usize;
+    for element in row.chunks_exact_mut(size) {
+        element.fill(0xff);
+        element[size - 1] = 0x7f;
+    }
+}
+
+/// What a copy into shared memory makes of elements of a rounded or flushed type.
+pub(crate) fn convert(element: MapElement, bytes: &mut [u8]) {
+    let (rounds, flushes) = match element {
+        MapElement::Tf32 => (true, false),
+        MapElement::F32Ftz => (false, true),
+        MapElement::Tf32Ftz => (true, true),
+        _ => return,
+    };
+    for cell in bytes.as_chunks_mut::<4>().0 {
+        let mut v = u32::from_le_bytes(*cell);
+        let exponent = v & 0x7f80_0000;
+        if flushes && exponent == 0 {
+            v &= 0x8000_0000;
+        }
+        if rounds && exponent != 0x7f80_0000 {
+            let odd = v >> 13 & 1;
+            v = v.wrapping_add(0xfff + odd) & !0x1fff;
+        }
+        *cell = v.to_le_bytes();
+    }
+}
+
+/// Puts a row of a box into shared memory: at `at`, before the swizzle.
+#[inline]
+pub(crate) fn scatter(map: &TensorMap, shared: &mut [u8], at: u32, row: &[u8]) {
+    if map.swizzle == Swizzle::None {
+        shared[at as usize..][..row.len()].copy_from_slice(row);
+        return;
+    }
+    let atom = map.swizzle.atom().min(16) as usize;
+    for (n, chunk) in row.chunks(atom).enumerate() {
+        let to = map.swizzle.apply(at + (n * atom) as u32) as usize;
+        shared[to..to + chunk.len()].copy_from_slice(chunk);
+    }
+}
+
+/// Reads a row of a box out of shared memory; the reverse of [`scatter`].
+#[inline]
+pub(crate) fn gather(map: &TensorMap, shared: &[u8], at: u32, row: &mut [u8]) {
+    let atom = map.swizzle.atom().min(16) as usize;
+    for (n, chunk) in row.chunks_mut(atom).enumerate() {
+        let from = map.swizzle.apply(at + (n * atom) as u32) as usize;
+        chunk.copy_from_slice(&shared[from..from + chunk.len()]);
+    }
+}
