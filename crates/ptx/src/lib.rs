@@ -8,6 +8,7 @@ pub mod ast;
 pub mod build;
 pub mod check;
 mod declaration_rules;
+mod bulk_rules;
 mod form_rules;
 mod image_rules;
 mod operand_types;

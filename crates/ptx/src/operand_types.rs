@@ -196,10 +196,12 @@ pub(crate) fn least_capability(inst: &Inst) -> u32 {
     match inst.op {
         Op::Alloca | Op::Stacksave | Op::Stackrestore => 52,
         Op::Dp4a | Op::Dp2a => 61,
+        Op::Fence if word(Word::Proxy) && !word(Word::Alias) => 90,
         Op::Bmsk | Op::Szext | Op::Match | Op::Nanosleep | Op::Fence | Op::Mma | Op::Wmma => 70,
         Op::Ldmatrix | Op::Movmatrix | Op::Tanh => 75,
         Op::Mbarrier if word(Word::TryWait) => 90,
         Op::Redux | Op::Createpolicy | Op::Mbarrier | Op::Applypriority | Op::Discard => 80,
+        Op::Cp if word(Word::Bulk) => 90,
         Op::Cp if word(Word::Async) => 80,
         Op::Cvt if types(inst).any(|ty| matches!(ty, Ty::E4m3x2 | Ty::E5m2x2)) => 89,
         Op::Atom | Op::Red if types(inst).any(|ty| matches!(ty, Ty::Bf16 | Ty::Bf16x2)) => 90,

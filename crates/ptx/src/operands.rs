@@ -17,6 +17,7 @@ use crate::ast::{
 };
 use crate::check::{Diagnostic, MAX_DIAGNOSTICS, is_special_register, split_index};
 use crate::declaration_rules::{refuse_constants, refuse_declaration};
+use crate::bulk_rules::refuse_bulk;
 use crate::form_rules::{PtxTarget, refuse_form, special_bits, takes_space};
 use crate::image_rules::{ImageRules, image_rules};
 use crate::operand_types::{
@@ -312,7 +313,9 @@ impl<'a> OperandChecker<'a> {
             self.report(inst.line, message);
             return;
         }
-        if let Some(message) = refuse_modifiers(inst).or_else(|| refuse_form(inst, self.target)) {
+        if let Some(message) = refuse_modifiers(inst)
+            .or_else(|| refuse_form(inst, self.target))
+            .or_else(|| refuse_bulk(inst, self.target)) {
             self.report(inst.line, message);
             return;
         }

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! //@ options: --fmad=false
+//! //@ arch: sm_90a
 //! //@ run NAME: KERNEL grid=4,2 block=32,8 shared=1024 cooperative
 //! //@   in x: f32[512] uniform(-1, 1)
 //! //@   inout counts: u32[16] zero exact
 //! //@   out y: f32[512] bound loose
 //! //@   val n: i32 512
+//! //@   map m: x f32 dims=16,32 strides=64 box=16,8
 //! //@   set taps: f32[16] uniform(-1, 1)
 //! //@   get total: u32[1] exact
 //! //@   prints "a line of the kernel's printf"
@@ -21,6 +23,7 @@
 //! bound.
 
 use crate::data::{ArgumentSpec, Buffer, Fill, Judge, LaunchInputs, Role};
+use crate::map_spec::MapSpec;
 use crate::reference::Reference;
 use crate::rng::RecordedRng;
 use fercuda_tensor::{Dtype, UnknownDtype};
@@ -46,6 +49,8 @@ pub struct FileTest {
     pub source: String,
     /// Options for NVRTC.
     pub options: Vec<String>,
+    /// The architecture that it is checked for, if only that has what it uses.
+    pub arch: Option<String>,
     /// Launches.
     pub runs: Vec<Run>,
     /// Programs.
@@ -80,6 +85,8 @@ pub struct Run {
     pub cooperative: bool,
     /// Arguments and module variables, in order.
     pub args: Vec<ArgumentSpec>,
+    /// Tensor maps among the arguments.
+    pub maps: Vec<MapSpec>,
     /// Lines that the kernel prints, in any order.
     pub prints: Vec<String>,
     /// The kinds of its findings, where its header says them.
@@ -99,6 +106,7 @@ impl Run {
             shared_bytes: 0,
             cooperative: false,
             args: Vec::new(),
+            maps: Vec::new(),
             prints: Vec::new(),
             finds: Vec::new(),
             scalars: Vec::new(),
@@ -147,6 +155,7 @@ pub fn parse(name: &str, source: &str) -> Result<FileTest, HeaderError> {
         name: name.to_string(),
         source: source.to_string(),
         options: Vec::new(),
+        arch: None,
         runs: Vec::new(),
         programs: Vec::new(),
     };
@@ -174,6 +183,10 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
     if let Some(options) = text.strip_prefix("options:") {
         test.options
             .extend(options.split_whitespace().map(str::to_string));
+        return Ok(());
+    }
+    if let Some(arch) = text.strip_prefix("arch:") {
+        test.arch = Some(arch.trim().to_string());
         return Ok(());
     }
     if let Some(rest) = text.strip_prefix("run ") {
@@ -204,6 +217,10 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
         .runs
         .last_mut()
         .ok_or("an argument before the first `run`")?;
+    if let Some(map) = text.strip_prefix("map ") {
+        run.maps.push(MapSpec::parse(map, run.args.len())?);
+        return Ok(());
+    }
     if let Some(line) = text.strip_prefix("prints ") {
         run.prints.push(line.trim().trim_matches('"').to_string());
         return Ok(());
@@ -289,6 +306,7 @@ fn parse_run(text: &str) -> Result<Run, String> {
         shared_bytes: 0,
         cooperative: false,
         args: Vec::new(),
+        maps: Vec::new(),
         prints: Vec::new(),
         finds: Vec::new(),
         scalars: Vec::new(),

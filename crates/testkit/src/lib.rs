@@ -13,6 +13,7 @@ pub mod filetest;
 pub mod folder;
 pub mod isa;
 pub mod kernels;
+pub mod map_spec;
 pub mod planted;
 pub mod raw;
 pub mod record;

@@ -30,7 +30,9 @@ use std::time::{Duration, Instant};
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUmemorytype, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
+    CUmemorytype, CUmodule, CUresult, CUstream, CUstreamCaptureMode, CUtensorMap,
+    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle,
 };
 
 use crate::data::{Buffer, LaunchInputs, Role};
@@ -152,7 +154,9 @@ impl RawMachine {
         let function = self.function(&run.kernel)?;
         let mut values: Vec<Vec<u64>> = Vec::new();
         let mut outputs = Vec::new();
-        for arg in &run.args {
+        let mut buffers = BTreeMap::new();
+        for (position, arg) in run.args.iter().enumerate() {
+            self.push_maps(run, position, &buffers, &mut values)?;
             let buffer = case.buffer(&arg.name);
             let len = buffer.bytes.len();
             let address = match arg.role {
@@ -164,6 +168,7 @@ impl RawMachine {
                 Role::In | Role::Out | Role::InOut => {
                     let address = self.alloc(len)?;
                     values.push(vec![address]);
+                    buffers.insert(arg.name.clone(), address);
                     address
                 }
             };
@@ -177,6 +182,7 @@ impl RawMachine {
                 outputs.push((arg, address));
             }
         }
+        self.push_maps(run, run.args.len(), &buffers, &mut values)?;
         if run.shared_bytes > 48 << 10 {
             use fercuda_cuda_sys::types::CUfunction_attribute;
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -201,6 +207,54 @@ impl RawMachine {
             out.insert(arg.name.clone(), buffer);
         }
         Ok(out)
+    }
+
+    /// Encodes the tensor maps that come behind so many arguments.
+    fn push_maps(
+        &self,
+        run: &Run,
+        position: usize,
+        buffers: &BTreeMap<String, CUdeviceptr>,
+        values: &mut Vec<Vec<u64>>,
+    ) -> Result<()> {
+        for map in run.maps.iter().filter(|m| m.position == position) {
+            let Some(&address) = buffers.get(&map.buffer) else {
+                let name = &map.buffer;
+                return Err(RawError::Program(format!("no buffer `{name}` for a map")));
+            };
+            let mut opaque = CUtensorMap { opaque: [0; 16] };
+            let (at, rank) = (address as *mut c_void, map.dims.len() as u32);
+            let (dims, strides) = (map.dims.as_ptr(), map.strides.as_ptr());
+            let (kind, steps) = (CUtensorMapDataType(map.element), map.steps.as_ptr());
+            let interleave = CUtensorMapInterleave(map.interleave);
+            let (swizzle, fill) = (
+                CUtensorMapSwizzle(map.swizzle),
+                CUtensorMapFloatOOBfill(map.fill),
+            );
+            let promotion = CUtensorMapL2promotion(0);
+            if map.channels == 0 {
+                let size = map.box_dims.as_ptr();
+                call!(
+                    self.driver,
+                    cuTensorMapEncodeTiled(
+                        &mut opaque, kind, rank, at, dims, strides, size, steps, interleave,
+                        swizzle, promotion, fill
+                    )
+                )?;
+            } else {
+                let (lower, upper) = (map.lower.as_ptr(), map.upper.as_ptr());
+                let (channels, pixels) = (map.channels, map.pixels);
+                call!(
+                    self.driver,
+                    cuTensorMapEncodeIm2col(
+                        &mut opaque, kind, rank, at, dims, strides, lower, upper, channels,
+                        pixels, steps, interleave, swizzle, promotion, fill
+                    )
+                )?;
+            }
+            values.push(opaque.opaque.to_vec());
+        }
+        Ok(())
     }
 
     fn launch(

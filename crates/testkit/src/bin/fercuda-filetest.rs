@@ -340,7 +340,8 @@ fn check(
     report: fn(&FileTest, &str) -> std::result::Result<String, RawError>,
 ) -> Result<bool> {
     let file = folder::read_file(file)?;
-    let ptx = runner::compile(&Nvrtc::find()?, &file, "sm_90", &["--generate-line-info"])?;
+    let arch = file.arch.as_deref().unwrap_or("sm_90");
+    let ptx = runner::compile(&Nvrtc::find()?, &file, arch, &["--generate-line-info"])?;
     let report = report(&file, &ptx)?;
     write!(std::io::stdout(), "{report}")?;
     Ok(report.is_empty())
@@ -353,7 +354,8 @@ fn carry(to: &Path) -> Result<bool> {
         let folder = to.join(name);
         std::fs::create_dir_all(&folder)?;
         for file in folder::read(&folder::of_crate(name))? {
-            let ptx = runner::compile(&nvrtc, &file, "sm_90", &["--generate-line-info"])?;
+            let arch = file.arch.as_deref().unwrap_or("sm_90");
+            let ptx = runner::compile(&nvrtc, &file, arch, &["--generate-line-info"])?;
             std::fs::write(folder.join(format!("{}.ptx", file.name)), ptx)?;
             std::fs::write(folder.join(format!("{}.cu", file.name)), &file.source)?;
             let report = folder::of_crate(name).join(format!("{}.report", file.name));

@@ -3,6 +3,7 @@
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each};
 use super::found::{found, report};
+use super::mbarriers::{self, MbarrierStep};
 use super::site::ThreadFinding;
 use crate::check::asynchronous::{AsyncCopy, AsyncShadow, MetCopy};
 use crate::check::clock::{SEEN_GLOBAL, SEEN_SHARED};
@@ -25,6 +26,9 @@ pub(crate) fn begin_copy(
     lane: usize,
     mbarrier: Option<u32>,
 ) -> u32 {
+    if let Some(at) = mbarrier {
+        mbarriers::mbarrier(ctx, i, at, lane as u32, MbarrierStep::Use);
+    }
     let pc = ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i));
     let thread = ctx.linear_thread(lane as u32);
     let bytes = ctx.block.shared.len();
