@@ -72,6 +72,18 @@ const RULES: [(&str, &str); 23] = [
         "Memory that is not freed before its context or the program ends.",
     ),
     (
+        "missing proxy fence",
+        "A bulk copy of what threads wrote, with no fence of the asynchronous proxy between.",
+    ),
+    (
+        "mbarrier that never completes",
+        "Threads that wait for a phase of an mbarrier that nothing can end.",
+    ),
+    (
+        "misuse of a tensor map",
+        "A copy that its tensor map does not allow, or that lies outside of the tensor.",
+    ),
+    (
         "illegal address",
         "An access to memory that is not mapped, which ended the kernel.",
     ),
@@ -419,6 +431,9 @@ mod tests {
             FindingKind::WarpMask,
             FindingKind::InvalidFree,
             FindingKind::Leak,
+            FindingKind::MissingProxyFence,
+            FindingKind::StuckMbarrier,
+            FindingKind::TensorMap,
         ];
         let mut kinds: Vec<String> = findings.iter().map(ToString::to_string).collect();
         kinds.extend(faults.iter().map(|kind| kind.name().to_owned()));
