@@ -165,6 +165,11 @@ fn is_outside(
         return;
     }
     let rank = map.rank as usize;
+    let beyond = |n: usize| start[n] < 0 || i64::from(start[n]) >= map.dims[n] as i64;
+    // All pixels of a column may lie in the border of an image.
+    if map.mode == MapMode::Im2col && !beyond(0) && !beyond(rank - 1) {
+        return;
+    }
     // Parts of a tile that was rounded up are stored, and drop out, by design.
     let far = (0..rank).any(|n| {
         let at = i64::from(start[n]);

@@ -219,3 +219,93 @@ pub(crate) fn gather(map: &TensorMap, shared: &[u8], at: u32, row: &mut [u8]) {
         chunk.copy_from_slice(&shared[from..from + chunk.len()]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor_map::Interleave;
+
+    fn map(mode: MapMode) -> TensorMap {
+        TensorMap {
+            mode,
+            element: MapElement::U16,
+            rank: 3,
+            interleave: Interleave::None,
+            swizzle: Swizzle::B32,
+            fills_nan: false,
+            address: 4096,
+            dims: [20, 5, 3, 1, 1],
+            strides: [48, 480, 0, 0],
+            box_dims: [16, 4, 2, 1, 1],
+            steps: [1, 2, 1, 1, 1],
+            lower: [-1, 0, 0],
+            upper: [-1, 0, 0],
+            channels: 8,
+            pixels: 7,
+        }
+    }
+
+    fn rows(found: &TensorBox<'_>) -> Vec<BoxRow> {
+        let mut rows = Vec::new();
+        found.each(|row| {
+            rows.push(row);
+            Some(())
+        });
+        rows
+    }
+
+    #[test]
+    fn rows_of_a_box_are_cut_at_the_tensor() {
+        let map = map(MapMode::Tiled);
+        let found = TensorBox::new(&map, [-3, 3, 2, 0, 0], [0; 3]);
+        let (addr, from, len) = (4096 + 3 * 48 + 2 * 480, 6, 26);
+        assert_eq!((found.rows(), found.bytes(), found.reach()), (4, 128, 128));
+        assert_eq!(
+            rows(&found),
+            [BoxRow { addr, from, len }, OUTSIDE, OUTSIDE, OUTSIDE]
+        );
+    }
+
+    #[test]
+    fn pixels_run_between_the_corners_of_their_box() {
+        let mut map = map(MapMode::Im2col);
+        map.steps[1] = 1;
+        // From width 2 to the last, 3, then the next image from -1 on, which an offset shifts.
+        let found = TensorBox::new(&map, [4, 2, 1, 0, 0], [1, 0, 0]);
+        let at = |w: u64, n: u64| BoxRow {
+            addr: 4096 + 8 + w * 48 + n * 480,
+            from: 0,
+            len: 16,
+        };
+        let wanted: Vec<BoxRow> = [(3, 1), (4, 1), (0, 2), (1, 2), (2, 2), (3, 2), (4, 2)]
+            .map(|(w, n)| at(w, n))
+            .to_vec();
+        assert_eq!(rows(&found), wanted);
+    }
+
+    #[test]
+    fn a_row_that_is_scattered_comes_back() {
+        let map = map(MapMode::Tiled);
+        let row: Vec<u8> = (0..32).collect();
+        let mut shared = vec![0; 256];
+        scatter(&map, &mut shared, 128, &row);
+        assert_eq!((shared[128], shared[144]), (16, 0));
+        let mut back = vec![0; 32];
+        gather(&map, &shared, 128, &mut back);
+        assert_eq!(back, row);
+    }
+
+    #[test]
+    fn values_are_rounded_and_flushed_by_their_type() {
+        let of = |element, v: u32| {
+            let mut bytes = v.to_le_bytes();
+            convert(element, &mut bytes);
+            u32::from_le_bytes(bytes)
+        };
+        assert_eq!(of(MapElement::Tf32, 0x3f80_1000), 0x3f80_0000);
+        assert_eq!(of(MapElement::Tf32, 0x3f80_3000), 0x3f80_4000);
+        assert_eq!(of(MapElement::Tf32, 0x7f80_0001), 0x7f80_0001);
+        assert_eq!(of(MapElement::F32Ftz, 0x8000_0001), 0x8000_0000);
+        assert_eq!(of(MapElement::F32, 0x8000_0001), 0x8000_0001);
+    }
+}
