@@ -92,10 +92,14 @@ fn refuse_copy(inst: &Inst) -> Option<String> {
     let rank = rank(inst)?;
     let pixels = first_of(inst, &[Word::Im2col, Word::Im2colNoOffs]);
     if let Some(word) = pixels.filter(|_| rank < 3) {
-        return Some(format!("modifiers `.{rank}d` and `.{word}` of `{name}` together"));
+        return Some(format!(
+            "modifiers `.{rank}d` and `.{word}` of `{name}` together"
+        ));
     }
     if has(inst, Word::BulkGroup) && has(inst, Word::Im2col) {
-        return Some(format!("illegal modifier `.im2col` for instruction `{name}`"));
+        return Some(format!(
+            "illegal modifier `.im2col` for instruction `{name}`"
+        ));
     }
     let wide = first_of(inst, &[Word::TileGather4, Word::TileScatter4]).is_some();
     let wanted = if wide { 5 } else { rank };
@@ -107,7 +111,9 @@ fn refuse_copy(inst: &Inst) -> Option<String> {
         _ => None,
     })?;
     if coordinates != wanted {
-        return Some(format!("{coordinates} coordinates of `{name}`, expected {wanted}"));
+        return Some(format!(
+            "{coordinates} coordinates of `{name}`, expected {wanted}"
+        ));
     }
     let offsets = inst.operands.iter().find_map(|o| match o {
         Operand::Vector(offsets) if has(inst, Word::Im2col) => Some(offsets.len()),
@@ -137,9 +143,7 @@ fn refuse_reduction(inst: &Inst) -> Option<String> {
     let short = matches!(ty, Ty::F16 | Ty::Bf16);
     let fits = match op {
         Word::Add if between => matches!(ty, Ty::U32 | Ty::S32 | Ty::U64),
-        Word::Add => {
-            short || matches!(ty, Ty::U32 | Ty::S32 | Ty::U64 | Ty::F32 | Ty::F64)
-        }
+        Word::Add => short || matches!(ty, Ty::U32 | Ty::S32 | Ty::U64 | Ty::F32 | Ty::F64),
         Word::Inc | Word::Dec => ty == Ty::U32,
         Word::Min | Word::Max if between => matches!(ty, Ty::U32 | Ty::S32),
         Word::Min | Word::Max => short || matches!(ty, Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64),
@@ -148,7 +152,9 @@ fn refuse_reduction(inst: &Inst) -> Option<String> {
     };
     let name = name(inst);
     if !fits {
-        return Some(format!("unexpected type `.{ty}` for operation `.{op}` of `{name}`"));
+        return Some(format!(
+            "unexpected type `.{ty}` for operation `.{op}` of `{name}`"
+        ));
     }
     match (has(inst, Word::Noftz), short && op == Word::Add) {
         (false, true) => Some(format!("`.noftz` is required for `{name}.{op}.{ty}`")),
@@ -167,7 +173,11 @@ fn refuse_mbarrier(inst: &Inst, target: PtxTarget) -> Option<String> {
     }
     let arrives = first_of(inst, &[Word::Arrive, Word::ArriveDrop]);
     let waits = first_of(inst, &[Word::TestWait, Word::TryWait]);
-    let illegal = |word: Word| Some(format!("illegal modifier `.{word}` for instruction `mbarrier`"));
+    let illegal = |word: Word| {
+        Some(format!(
+            "illegal modifier `.{word}` for instruction `mbarrier`"
+        ))
+    };
     let orders: &[Word] = match (arrives, waits) {
         (Some(_), _) => &[Word::Release, Word::Relaxed],
         (_, Some(_)) => &[Word::Acquire, Word::Relaxed],
@@ -238,5 +248,7 @@ fn refuse_map(inst: &Inst, target: PtxTarget) -> Option<String> {
     }
     let wide = first_of(inst, &[Word::GlobalAddress, Word::GlobalStride]).is_some();
     let ty = element(inst).filter(|ty| *ty != if wide { Ty::B64 } else { Ty::B32 })?;
-    Some(format!("unexpected type `.{ty}` for `.{field}` of `{name}`"))
+    Some(format!(
+        "unexpected type `.{ty}` for `.{field}` of `{name}`"
+    ))
 }

@@ -6,9 +6,9 @@
 
 pub mod ast;
 pub mod build;
+mod bulk_rules;
 pub mod check;
 mod declaration_rules;
-mod bulk_rules;
 mod form_rules;
 mod image_rules;
 mod operand_types;

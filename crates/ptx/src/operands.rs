@@ -15,9 +15,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::ast::{
     AddrBase, Init, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym, Var,
 };
+use crate::bulk_rules::refuse_bulk;
 use crate::check::{Diagnostic, MAX_DIAGNOSTICS, is_special_register, split_index};
 use crate::declaration_rules::{refuse_constants, refuse_declaration};
-use crate::bulk_rules::refuse_bulk;
 use crate::form_rules::{PtxTarget, refuse_form, special_bits, takes_space};
 use crate::image_rules::{ImageRules, image_rules};
 use crate::operand_types::{
@@ -315,7 +315,8 @@ impl<'a> OperandChecker<'a> {
         }
         if let Some(message) = refuse_modifiers(inst)
             .or_else(|| refuse_form(inst, self.target))
-            .or_else(|| refuse_bulk(inst, self.target)) {
+            .or_else(|| refuse_bulk(inst, self.target))
+        {
             self.report(inst.line, message);
             return;
         }

@@ -23,7 +23,7 @@
 //@ run hopper_copies_store_without_barrier: store_without_barrier grid=1 block=64
 //@   in x: u32[64] iota
 //@   inout y: u32[64] zero raw
-//@   finds shared memory race
+//@   finds missing wait for an asynchronous copy, shared memory race
 //@ run hopper_copies_store_of_nothing: store_of_nothing grid=1 block=64
 //@   in x: u32[64] iota
 //@   inout y: u32[64] zero raw
@@ -40,7 +40,7 @@
 //@ run hopper_copies_parity_of_the_phase_before: parity_of_the_phase_before grid=1 block=64
 //@   in x: u32[64] iota
 //@   inout y: u32[64] zero raw
-//@   finds missing wait for an asynchronous copy
+//@   finds mbarrier that never completes, deadlock
 //@ run hopper_copies_parity_that_is_not_flipped: parity_that_is_not_flipped grid=1 block=64
 //@   in x: u32[64] iota
 //@   inout y: u32[64] zero raw
@@ -85,7 +85,7 @@
 //@ run hopper_copies_load_while_others_still_read: load_while_others_still_read grid=1 block=64
 //@   in x: u32[64] iota
 //@   inout y: u32[64] zero raw
-//@   finds shared memory race
+//@   finds missing wait for an asynchronous copy, shared memory race
 //@ run hopper_copies_expects_more_than_comes: expects_more_than_comes grid=1 block=64
 //@   in x: u32[64] iota
 //@   inout y: u32[64] zero raw
@@ -259,9 +259,10 @@ extern "C" __global__ void one_thread_waits_for_all(const unsigned* x, unsigned*
     unsigned t = threadIdx.x;
     if (t == 0) start(&b, 1);
     __syncthreads();
-    if (t == 0) { expect(&b, 256); load(s, x, 256, &b); wait(&b, 0); }
-    if (t < 32) y[t] = s[t];
-    else y[t] = s[t];
+    if (t == 0) { expect(&b, 256); load(s, x, 256, &b); }
+    __syncthreads();
+    if (t == 0) wait(&b, 0);
+    y[t] = s[t];
 }
 
 extern "C" __global__ void slot_overwritten_during_a_store(const unsigned* x, unsigned* y) {

@@ -237,8 +237,18 @@ impl RawMachine {
                 call!(
                     self.driver,
                     cuTensorMapEncodeTiled(
-                        &mut opaque, kind, rank, at, dims, strides, size, steps, interleave,
-                        swizzle, promotion, fill
+                        &mut opaque,
+                        kind,
+                        rank,
+                        at,
+                        dims,
+                        strides,
+                        size,
+                        steps,
+                        interleave,
+                        swizzle,
+                        promotion,
+                        fill
                     )
                 )?;
             } else {
@@ -247,8 +257,21 @@ impl RawMachine {
                 call!(
                     self.driver,
                     cuTensorMapEncodeIm2col(
-                        &mut opaque, kind, rank, at, dims, strides, lower, upper, channels,
-                        pixels, steps, interleave, swizzle, promotion, fill
+                        &mut opaque,
+                        kind,
+                        rank,
+                        at,
+                        dims,
+                        strides,
+                        lower,
+                        upper,
+                        channels,
+                        pixels,
+                        steps,
+                        interleave,
+                        swizzle,
+                        promotion,
+                        fill
                     )
                 )?;
             }

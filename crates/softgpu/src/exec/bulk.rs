@@ -203,7 +203,7 @@ fn load<const CHECK: bool>(
             checks::copy_shared(ctx, i, l, number, (dst, c.len), true);
             let kind = AccessKind::Read;
             if !checks::copy_global(ctx, i, l, number, (src, len), kind) {
-                checks::complete_copy(ctx, at, number);
+                checks::complete_copy(ctx, l, at, number);
                 complete_bytes(ctx, i, l, at, c.len);
                 continue;
             }
@@ -212,7 +212,7 @@ fn load<const CHECK: bool>(
         let bytes = &mut ctx.block.shared[dst as usize..][..c.len as usize];
         window.read_bytes(src, bytes);
         if CHECK {
-            checks::complete_copy(ctx, at, number);
+            checks::complete_copy(ctx, l, at, number);
         }
         complete_bytes(ctx, i, l, at, c.len);
     }
@@ -271,7 +271,7 @@ fn between<const CHECK: bool>(
         Some(reduction) => reduce_shared(target, &bytes, reduction),
     }
     if CHECK {
-        checks::complete_copy(ctx, at, number);
+        checks::complete_copy(ctx, l, at, number);
     }
     complete_bytes(ctx, i, l, at, c.len);
     Some(())

@@ -239,7 +239,7 @@ fn load<const CHECK: bool>(
             Some(())
         })?;
         if CHECK {
-            checks::complete_copy(ctx, at, number);
+            checks::complete_copy(ctx, l, at, number);
         }
         complete_bytes(ctx, i, l, at, found.bytes());
     }

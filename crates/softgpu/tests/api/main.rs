@@ -19,4 +19,5 @@ mod legacy;
 mod memory;
 mod streams;
 mod surface;
+mod tensor_maps;
 mod vmm;

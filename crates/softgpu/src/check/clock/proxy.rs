@@ -40,6 +40,19 @@ impl Completion {
         known
     }
 
+    /// The same, and that what lane `lane` of warp `w` of the own block has done is before.
+    pub(crate) fn known_with(
+        self,
+        clocks: &WarpClocks,
+        (w, lane): (usize, u32),
+    ) -> Arc<KnownBlocks> {
+        let mut times = BlockTimes::default();
+        times.raise_lanes(w as u32, 1 << lane, clocks.now(w));
+        let mut known = self.known();
+        raise_block(&mut known, clocks.block, times);
+        known
+    }
+
     /// Whether lane `lane` of warp `w` knows it.
     pub(crate) fn is_known(self, clocks: &WarpClocks, w: usize, lane: u32) -> bool {
         let block = self.block & !MARKS | COMPLETE;

@@ -184,10 +184,10 @@ pub(crate) fn surplus_arrival(
     arrivals: i64,
     pending: i64,
 ) {
-    if ctx.run.spec.checks.is_none() {
+    let other = originator_of(ctx, at);
+    if ctx.run.spec.checks.is_none() || other.is_none() {
         return;
     }
-    let other = originator_of(ctx, at);
     let finding = ThreadFinding {
         kind: FindingKind::StuckMbarrier,
         access: access_to(at),

@@ -43,11 +43,18 @@ pub(crate) fn begin_copy(
     }
 }
 
-/// The mbarrier at `at` is about to be told that copy `number` is complete.
-pub(crate) fn complete_copy(ctx: &mut Ctx<'_>, at: u32, number: u32) {
+/// The mbarrier at `at` is about to be told that copy `number`, which a lane has issued, is
+/// complete. A wait for it is behind the copy, and what its thread did before.
+pub(crate) fn complete_copy(ctx: &mut Ctx<'_>, lane: usize, at: u32, number: u32) {
+    let warp = ctx.warp;
     let block = &mut *ctx.block;
-    if let Some(copies) = &block.asyncs {
-        let known = copies.copy(number).done.known();
+    if let (Some(copies), Some(shadow)) = (&block.asyncs, block.shadow.as_mut()) {
+        let clocks = &mut shadow.clocks;
+        let known = copies
+            .copy(number)
+            .done
+            .known_with(clocks, (warp, lane as u32));
+        clocks.released(warp);
         block.mbarriers.gather(at, &known);
     }
 }
