@@ -15,6 +15,7 @@ mod binding;
 mod block;
 mod builtins;
 mod bulk;
+mod bulk_places;
 mod bulk_reduce;
 mod bulk_tensor;
 mod cfg;

@@ -38,6 +38,15 @@
 //@   in x: u32[256] bits
 //@   inout y: u32[256] zero raw
 //@   map m: x u32 dims=8,8 strides=32 box=8,4
+//@ run triton_forms: triton_forms grid=2 block=128
+//@   in x: u32[4096] bits
+//@   inout y: u32[4096] zero raw
+//@   map in: x u32 dims=64,64 strides=256 box=32,32 swizzle=3
+//@   map out: y u32 dims=64,64 strides=256 box=32,32 swizzle=3
+//@ run cutlass_forms: cutlass_forms grid=1 block=288
+//@   in x: u32[4096] bits
+//@   inout y: u32[4096] zero raw
+//@   map in: x u32 dims=64,64 strides=256 box=32,16 swizzle=3
 typedef unsigned long long u64;
 struct alignas(64) Map { u64 opaque[16]; };
 
@@ -312,4 +321,80 @@ extern "C" __global__ void replaced_map(const unsigned* x, unsigned* y, const __
     wait(&b, 0);
     same(s[t], x[128 + t]);
     same(s[t + 32], x[160 + t]);
+}
+
+// As Triton writes it: predicates, one elected lane of the first warp, loops in braces, two slots.
+extern "C" __global__ void triton_forms(const unsigned* x, unsigned* y, const __grid_constant__ Map in, const __grid_constant__ Map out) {
+    __shared__ alignas(1024) unsigned char s[3][4096];
+    __shared__ u64 b[2];
+    unsigned t = threadIdx.x, column = 32 * blockIdx.x;
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p mbarrier.init.shared::cta.b64 [%1], 1; @p mbarrier.init.shared::cta.b64 [%2], 1; }"
+        ::"r"(t), "r"(at(&b[0])), "r"(at(&b[1])) : "memory");
+    __syncthreads();
+    for (unsigned k = 0; k < 2; k++)
+        asm volatile("{ .reg .pred p, q, r; setp.eq.u32 p, %0, 0; @p mbarrier.arrive.expect_tx.shared.b64 _, [%1], 4096;\n"
+            "setp.lt.u32 q, %0, 32; @!q bra DONE; elect.sync _|r, 0xffffffff;\n"
+            "@r cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%2], [%3, {%4, %5}], [%1];\nDONE: }"
+            ::"r"(t), "r"(at(&b[k])), "r"(at(s[k])), "l"(&in), "r"(column), "r"(32 * k) : "memory");
+    for (unsigned k = 0; k < 2; k++) {
+        asm volatile("{ .reg .pred complete; waitLoop: mbarrier.try_wait.parity.shared.b64 complete, [%0], %1; @!complete bra.uni waitLoop; }"
+            ::"r"(at(&b[k])), "r"(0) : "memory");
+        for (unsigned n = t; n < 1024; n += 128) {
+            unsigned where = swizzled(4 * n);
+            *(unsigned*)(s[2] + where) = ~*(unsigned*)(s[k] + where);
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0;\n"
+            "@p cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%1, {%2, %3}], [%4]; cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0; }"
+            ::"r"(t), "l"(&out), "r"(column), "r"(32 * k), "r"(at(s[2])) : "memory");
+        __syncthreads();
+    }
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p mbarrier.inval.shared::cta.b64 [%1]; @p mbarrier.inval.shared::cta.b64 [%2]; }"
+        ::"r"(t), "r"(at(&b[0])), "r"(at(&b[1])) : "memory");
+}
+
+// As CUTLASS does it: a producer's warp whose elected lane waits and loads, two groups of consumers
+// that take tiles by turns, try the phase before they wait, and free slots by one lane of each warp.
+extern "C" __global__ void cutlass_forms(const unsigned* x, unsigned* y, const __grid_constant__ Map in) {
+    __shared__ alignas(1024) unsigned char s[3][2048];
+    __shared__ u64 full[3], empty[3];
+    unsigned warp = threadIdx.x / 32, t = threadIdx.x % 128;
+    if (threadIdx.x == 0) {
+        for (int n = 0; n < 3; n++) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(&full[n])), "r"(1));
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(&empty[n])), "r"(4));
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp == 8) {
+        unsigned elected;
+        asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+        if (elected)
+            for (unsigned k = 0; k < 8; k++) {
+                unsigned slot = k % 3, phase = k / 3 & 1 ^ 1;
+                wait(&empty[slot], phase);
+                expect(&full[slot], 2048);
+                load_box(s[slot], &in, 32 * (k & 1), 16 * (k / 2), &full[slot]);
+            }
+        // The tail waits until all slots are free.
+        if (elected)
+            for (unsigned k = 8; k < 11; k++) wait(&empty[k % 3], k / 3 & 1 ^ 1);
+        return;
+    }
+    for (unsigned k = warp / 4; k < 8; k += 2) {
+        unsigned slot = k % 3, phase = k / 3 & 1, ready;
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+            : "=r"(ready) : "r"(at(&full[slot])), "r"(phase) : "memory");
+        if (!ready) wait(&full[slot], phase);
+        for (unsigned n = t; n < 512; n += 128) {
+            unsigned where = (16 * (k / 2) + n / 32) * 64 + 32 * (k & 1) + n % 32;
+            unsigned have = *(unsigned*)(s[slot] + swizzled(4 * n));
+            same(have, x[where]);
+            y[where] = have;
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(&empty[slot]);
+    }
 }

@@ -3,7 +3,7 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
-use super::bulk::{
+use super::bulk_places::{
     Direction, direction, further, global_window, in_each_block, mbarrier_place, shared_place,
 };
 use super::bulk_reduce::{Reduction, reduce_global};

@@ -36,8 +36,8 @@ pub(crate) use ordering::{
     release, synchronise, tells_host,
 };
 pub(crate) use proxy::{
-    begin_copy, commit_bulk, complete_copy, copy_shared, proxy_fence, refused, tensor_misuse,
-    wait_bulk,
+    begin_copy, commit_bulk, complete_copy, copies_left, copy_shared, proxy_fence, refused,
+    tensor_misuse, wait_bulk,
 };
 pub(crate) use proxy_global::copy_global;
 pub(crate) use sources::global;

@@ -115,6 +115,7 @@ impl GridRun {
             }
             match stop {
                 WarpStop::Done => {
+                    checks::copies_left(&mut ctx);
                     checks::end_block(&mut ctx);
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }

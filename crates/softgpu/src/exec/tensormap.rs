@@ -3,7 +3,7 @@
 use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
-use super::bulk::{global_address, global_window, shared_place};
+use super::bulk_places::{global_address, global_window, shared_place};
 use super::checks::{self, CheckedAccess};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};

@@ -6,7 +6,6 @@ use super::super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::super::launch::LaunchSpec;
 use super::super::program::access_kind;
 use super::launch::LaunchCheck;
-use super::proxy;
 use crate::check::shared::SharedShadow;
 use crate::check::{BlockSegments, CheckContext, LaunchNaming, Shadow};
 use crate::report::{AccessKind, ExecutionPoint};
@@ -87,6 +86,5 @@ pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
 
 /// Gives back what a block's checks hold besides its log.
 pub(crate) fn end_block(ctx: &mut Ctx<'_>) {
-    proxy::copies_left(ctx);
     ctx.block.segments = BlockSegments::default();
 }

@@ -309,7 +309,7 @@ pub(super) fn beside_copies_of_global(
 }
 
 /// Reports copies that may still read or write the shared memory of a block that has ended.
-pub(super) fn copies_left(ctx: &mut Ctx<'_>) {
+pub(crate) fn copies_left(ctx: &mut Ctx<'_>) {
     let Some(copies) = ctx.block.asyncs.take() else {
         return;
     };

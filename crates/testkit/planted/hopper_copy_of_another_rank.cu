@@ -1,0 +1,39 @@
+// Copy of another rank.
+//@ arch: sm_90a
+//@ run hopper_copy_of_another_rank: copy_of_another_rank grid=1 block=64
+//@   in x: u32[64] iota
+//@   inout y: u32[64] zero raw
+//@   map m: x u32 dims=8,8 strides=32 box=8,4
+typedef unsigned long long u64;
+struct alignas(64) Map { u64 opaque[16]; };
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void start(u64* b, unsigned n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(b)), "r"(n) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ void expect(u64* b, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(b)), "r"(bytes) : "memory");
+}
+__device__ void arrive(u64* b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(b)) : "memory");
+}
+__device__ void wait(u64* b, unsigned parity) {
+    asm volatile(
+        "{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN; }"
+        ::"r"(at(b)), "r"(parity) : "memory");
+}
+__device__ void fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+extern "C" __global__ void copy_of_another_rank(const unsigned* x, unsigned* y, const __grid_constant__ Map m) {
+    __shared__ alignas(128) unsigned s[64];
+    __shared__ u64 b;
+    unsigned t = threadIdx.x;
+    if (t == 0) start(&b, 1);
+    __syncthreads();
+    if (t == 0) {
+        expect(&b, 128);
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %2}], [%3];"
+            ::"r"(at(s)), "l"(&m), "r"(0), "r"(at(&b)) : "memory");
+    }
+    wait(&b, 0);
+}

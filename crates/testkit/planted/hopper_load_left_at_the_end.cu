@@ -1,0 +1,32 @@
+// Load left at the end.
+//@ arch: sm_90a
+//@ run hopper_load_left_at_the_end: load_left_at_the_end grid=1 block=64
+//@   in x: u32[64] iota
+//@   inout y: u32[64] zero raw
+typedef unsigned long long u64;
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void start(u64* b, unsigned n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(b)), "r"(n) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ void expect(u64* b, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(b)), "r"(bytes) : "memory");
+}
+__device__ void arrive(u64* b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(b)) : "memory");
+}
+__device__ void load(void* to, const void* from, unsigned bytes, u64* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        ::"r"(at(to)), "l"(from), "r"(bytes), "r"(at(b)) : "memory");
+}
+__device__ void fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+extern "C" __global__ void load_left_at_the_end(const unsigned* x, unsigned* y) {
+    __shared__ alignas(128) unsigned s[64];
+    __shared__ u64 b;
+    unsigned t = threadIdx.x;
+    if (t == 0) start(&b, 1);
+    __syncthreads();
+    if (t == 0) { expect(&b, 256); load(s, x, 256, &b); }
+    y[t] = t;
+}

@@ -1,0 +1,28 @@
+// Wait of another thread.
+//@ arch: sm_90a
+//@ run hopper_wait_of_another_thread: wait_of_another_thread grid=1 block=64
+//@   in x: u32[64] iota
+//@   inout y: u32[64] zero raw
+typedef unsigned long long u64;
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void store(void* to, const void* from, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+        ::"l"(to), "r"(at(from)), "r"(bytes) : "memory");
+}
+__device__ void commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int N> __device__ void wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ void wait_all() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory"); }
+__device__ void fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+extern "C" __global__ void wait_of_another_thread(const unsigned* x, unsigned* y) {
+    __shared__ alignas(128) unsigned s[64];
+    unsigned t = threadIdx.x;
+    s[t] = x[t];
+    fence();
+    __syncthreads();
+    if (t == 0) { store(y, s, 256); commit(); }
+    if (t == 32) wait_read<0>();
+    __syncthreads();
+    s[t] = 7;
+    if (t == 0) wait_all<0>();
+}
