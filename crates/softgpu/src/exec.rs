@@ -75,6 +75,9 @@ mod tensormap;
 mod texel;
 mod video;
 mod warp;
+mod wgmma;
+mod wgmma_layout;
+mod wgmma_sums;
 mod width;
 mod wmma;
 

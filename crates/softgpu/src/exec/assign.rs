@@ -97,7 +97,11 @@ impl RegisterUse {
 
 fn successors(t: &LTerm) -> Vec<usize> {
     match t {
-        LTerm::Jump(b) | LTerm::WarpSync(b) | LTerm::Yield(b) | LTerm::Nap(b) => vec![*b],
+        LTerm::Jump(b)
+        | LTerm::WarpSync(b)
+        | LTerm::Yield(b)
+        | LTerm::Nap(b)
+        | LTerm::AwaitProducts(_, b) => vec![*b],
         LTerm::Branch { taken, fall, .. } => vec![*taken, *fall],
         LTerm::Switch { targets, .. } => targets.clone(),
         LTerm::Call { next, .. } => vec![*next],
@@ -268,6 +272,10 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
             LTerm::WarpSync(b) => Terminator::WarpSync(next(*b)),
             LTerm::Yield(b) => Terminator::Yield(next(*b)),
             LTerm::Nap(b) => Terminator::Nap(next(*b)),
+            LTerm::AwaitProducts(keep, b) => Terminator::AwaitProducts {
+                keep: *keep,
+                next: next(*b),
+            },
             LTerm::Trap => Terminator::Trap,
             LTerm::NotImplemented(t) => Terminator::NotImplemented(t.clone()),
             LTerm::Bad(t) => Terminator::Bad(t.clone()),
@@ -300,6 +308,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
         ext,
         lane_fns: l.lane_fns,
         products: l.products,
+        group_products: l.group_products,
         consts,
         const_rows,
         rows: frame_rows.max(1),

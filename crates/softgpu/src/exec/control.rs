@@ -32,6 +32,7 @@ pub(crate) fn ends_block(i: &Tree) -> bool {
         | Op::Redux
         | Op::Mma
         | Op::Wmma
+        | Op::Wgmma
         | Op::Ldmatrix
         | Op::Stmatrix
         | Op::Movmatrix

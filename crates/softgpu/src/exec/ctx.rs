@@ -27,6 +27,7 @@ use super::registers::{
     ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
 };
 use super::state::{BlockState, WarpState};
+use super::wgmma_sums::GroupProduct;
 use crate::check::{CheckOptions, UNKNOWN_SITE};
 use crate::lock::lock;
 use crate::mem::{AllocInfo, Window};
@@ -70,6 +71,7 @@ pub(crate) struct FunctionCode {
     pub(crate) ext: Vec<u32>,
     pub(crate) lane_fns: Vec<LaneFn>,
     pub(crate) products: Vec<Product>,
+    pub(crate) group_products: Vec<GroupProduct>,
     pub(crate) consts: Vec<(u32, Const)>,
     pub(crate) const_rows: u32,
     pub(crate) rows: u32,

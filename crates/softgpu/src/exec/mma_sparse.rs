@@ -51,7 +51,7 @@ impl SparseProduct {
     }
 
     /// The column in which stored element `stored` of a row stands.
-    fn column(&self, row: usize, stored: usize, e: &impl Fn(u32) -> u32) -> usize {
+    pub(super) fn column(&self, row: usize, stored: usize, e: &impl Fn(u32) -> u32) -> usize {
         let (width, kept) = self.group();
         let (group, nth) = (stored / kept, stored % kept);
         let bits = self.metadata(row, group, e) as usize;

@@ -32,6 +32,11 @@ pub(crate) enum Terminator {
     Yield(u32),
     /// As `Yield`, and there may be nothing to do for a while.
     Nap(u32),
+    /// Waits until at most `keep` groups of products of four warps are under way.
+    AwaitProducts {
+        keep: u32,
+        next: u32,
+    },
     Trap,
     NotImplemented(Arc<str>),
     Bad(Arc<str>),

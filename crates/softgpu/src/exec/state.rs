@@ -47,6 +47,11 @@ pub(crate) enum SplitState {
     Barrier(u32),
     /// Barrier `.0` completed with result `.1`, still to be written.
     Passed(u32, u32),
+    /// Waits until the four warps have committed so many groups of products; goes on at `next`.
+    Products {
+        groups: u32,
+        next: u32,
+    },
 }
 
 /// One activation of a function.
@@ -97,6 +102,16 @@ pub(crate) struct WarpState {
     pub(crate) local_init: Vec<u8>,
     pub(crate) copies: Vec<PendingCopy>,
     pub(crate) groups: Vec<u32>,
+    pub(crate) products: ProductGroups,
+}
+
+/// A warp's part in the products of its group of four.
+#[derive(Debug, Default)]
+pub(crate) struct ProductGroups {
+    /// Groups of products committed so far.
+    pub(crate) committed: u32,
+    /// Whether products were issued that no group holds yet.
+    pub(crate) open: bool,
 }
 
 impl WarpState {

@@ -247,6 +247,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
         })(),
         Op::Mma | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix => super::matrix::lower(l, i, m),
         Op::Wmma => super::wmma::lower(l, i, m),
+        Op::Wgmma => return super::wgmma::lower(l, i, m),
         _ => return None,
     })
 }

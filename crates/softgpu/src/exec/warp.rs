@@ -16,8 +16,9 @@ use super::hang;
 use super::lanes;
 use super::program::{CallTerminator, Callee, Terminator};
 use super::registers::{FrameRows, LANES, RowOperand, each};
-use super::state::{Frame, Split, SplitOutcome, SplitState};
+use super::state::{Frame, ProductGroups, Split, SplitOutcome, SplitState};
 use super::tags::FUNCTION_TAG;
+use super::wgmma;
 use crate::report::{Fault, FaultKind};
 
 /// Basic blocks that one split runs while another is ready.
@@ -66,6 +67,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
     w.frames.clear();
     w.copies.clear();
     w.groups.clear();
+    w.products = ProductGroups::default();
     w.splits.push(Split {
         mask: launched,
         pc: 0,
@@ -200,6 +202,7 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
             woken = true;
         }
     }
+    woken |= wgmma::wake(ctx);
     if woken || wake_scattered(ctx) {
         return true;
     }
@@ -516,6 +519,7 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome 
             ctx.napped = true;
             SplitOutcome::Yield(*next)
         }
+        Terminator::AwaitProducts { keep, next } => wgmma::wait(ctx, s, pc, (*keep, *next)),
         Terminator::Trap => fault(ctx, pc, ctx.mask.trailing_zeros(), FaultKind::Trap),
         Terminator::NotImplemented(opcode) => {
             let line = ctx.code.origins[ctx.code.blocks[pc as usize].term_pc as usize].line;

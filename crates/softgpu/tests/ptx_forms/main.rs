@@ -11,3 +11,4 @@ mod shared;
 mod stack;
 mod vectors;
 mod video;
+mod wgmma;

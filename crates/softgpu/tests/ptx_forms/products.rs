@@ -58,14 +58,14 @@ fn product(
 
 /// An element type: its bits, and the bits of a small integer.
 #[derive(Clone, Copy)]
-struct Element {
-    name: &'static str,
-    bits: u32,
-    encode: fn(i32) -> u32,
-    least: i32,
+pub(crate) struct Element {
+    pub(crate) name: &'static str,
+    pub(crate) bits: u32,
+    pub(crate) encode: fn(i32) -> u32,
+    pub(crate) least: i32,
 }
 
-const ELEMENTS: [Element; 9] = [
+pub(crate) const ELEMENTS: [Element; 9] = [
     Element {
         name: "f16",
         bits: 16,
@@ -148,7 +148,7 @@ fn pack(
     out
 }
 
-fn sum_bits(kind: &str, v: i32) -> u32 {
+pub(crate) fn sum_bits(kind: &str, v: i32) -> u32 {
     match kind {
         "f16" => u32::from(f16::from_f32(v as f32).to_bits()),
         "f32" => (v as f32).to_bits(),
@@ -233,7 +233,7 @@ fn eight_lanes_multiply_8_by_4_with_4_by_8() {
 }
 
 /// A random choice of the stored places of a group: columns, and the metadata that names them.
-fn group(random: &mut fastrand::Rng, element: Element) -> (Vec<usize>, u32) {
+pub(crate) fn group(random: &mut fastrand::Rng, element: Element) -> (Vec<usize>, u32) {
     if element.name == "tf32" {
         return if random.bool() {
             (vec![0], 0b0100)
@@ -254,7 +254,7 @@ fn group(random: &mut fastrand::Rng, element: Element) -> (Vec<usize>, u32) {
 
 /// Where a lane's part of a dense 16 by n matrix of A's kind begins, by the ISA's tables of dense
 /// fragments: (row, column) of element `i`.
-fn place_a(bits: u32, lane: usize, i: usize) -> (usize, usize) {
+pub(crate) fn place_a(bits: u32, lane: usize, i: usize) -> (usize, usize) {
     let per = 32 / bits as usize;
     let register = i / per;
     (

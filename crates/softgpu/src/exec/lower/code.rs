@@ -62,6 +62,12 @@ pub(crate) enum InstRole {
     /// Accesses global memory by the addresses of 64 bits in `a`; adds `b` if `imm` has
     /// [`super::super::access::BASED`].
     Access,
+    /// `wgmma.mma_async`: in `ext` the registers of D, written and read, and those of A.
+    GroupProduct,
+    /// `wgmma.fence`.
+    GroupFence,
+    /// `wgmma.commit_group`.
+    GroupCommit,
 }
 
 #[derive(Debug, Clone)]
@@ -106,6 +112,8 @@ pub(crate) enum LTerm {
     WarpSync(usize),
     Yield(usize),
     Nap(usize),
+    /// Waits until at most so many groups of products of four warps are under way.
+    AwaitProducts(u32, usize),
     Trap,
     NotImplemented(Arc<str>),
     Bad(Arc<str>),

@@ -10,6 +10,7 @@ use super::super::lanes::{Handlers, Isa, lane_call};
 use super::super::layout::ModuleInfo;
 use super::super::product::Product;
 use super::super::program::{Const, InstOrigin, LaneFn, VariableBounds};
+use super::super::wgmma_sums::GroupProduct;
 use super::super::width::rows;
 use super::code::{InstRole, LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
 use super::positions::InlinedCalls;
@@ -140,6 +141,7 @@ pub(crate) struct Lower<'k, 'm> {
     pub(super) inlined: InlinedCalls,
     pub(crate) lane_fns: Vec<LaneFn>,
     pub(crate) products: Vec<Product>,
+    pub(crate) group_products: Vec<GroupProduct>,
     pub(super) fixed_next: u32,
     pub(crate) fixed_rows: u32,
     pub(super) local_next: u32,
@@ -173,6 +175,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             inlined: InlinedCalls::default(),
             lane_fns: Vec::new(),
             products: Vec::new(),
+            group_products: Vec::new(),
             fixed_next: 0,
             fixed_rows: 0,
             local_next: 0,
