@@ -6,6 +6,7 @@
 
 use crate::ast::{Imm, Inst, Operand, PtxModule};
 use crate::operand_types::{bits, is_integer, types, vector_length};
+use crate::wgmma_rules::refuse_group_form;
 use crate::words::{Mod, Op, ScalarType as Ty, Space, Word};
 
 /// What a module is written for.
@@ -44,6 +45,7 @@ pub(crate) fn refuse_form(inst: &Inst, target: PtxTarget) -> Option<String> {
         .or_else(|| refuse_order(inst))
         .or_else(|| refuse_fragments(inst, &types))
         .or_else(|| refuse_space(inst))
+        .or_else(|| refuse_group_form(inst, &types))
         .or_else(|| refuse_number(inst))
 }
 
@@ -75,9 +77,23 @@ fn refuse_version(inst: &Inst, target: PtxTarget) -> Option<String> {
              higher"
         ));
     }
-    let specific = inst.op == Op::Setmaxnreg;
-    (specific && !target.is_specific).then(|| {
-        let op = inst.op;
+    let op = inst.op;
+    if op == Op::Wgmma && (capability != 90 || !target.is_specific) {
+        return Some(format!("instruction `{op}` requires .target sm_90a"));
+    }
+    let later = match op {
+        Op::Redux => types(inst).any(|ty| ty == Ty::F32).then_some(".f32"),
+        Op::Stmatrix => first_of(inst, &[Word::M16n8]).map(|_| ".m16n8"),
+        _ => None,
+    };
+    if let Some(word) = later
+        && (capability < 100 || !target.is_specific)
+    {
+        return Some(format!(
+            "`{word}` of instruction `{op}` requires .target sm_100a"
+        ));
+    }
+    (op == Op::Setmaxnreg && !target.is_specific).then(|| {
         format!("instruction `{op}` requires a .target of one architecture, such as sm_90a")
     })
 }

@@ -16,6 +16,7 @@ pub mod operands;
 pub mod parse;
 pub mod print;
 pub mod walk;
+mod wgmma_rules;
 mod word_table;
 pub mod words;
 

@@ -274,6 +274,13 @@ pub enum FindingKind {
     WarpMask,
     /// A freeing of what is no allocation, or no longer.
     InvalidFree,
+    /// A register of a product of four warps (`wgmma`) that is accessed while that is under way.
+    MissingProductWait,
+    /// A product of four warps that reads registers as they were before a `wgmma.fence` that is
+    /// not there.
+    MissingProductFence,
+    /// `setmaxnreg` for more registers than a block has, or in the wrong direction.
+    RegisterFile,
     /// Memory that nothing freed before its context or the program ended; on request only.
     Leak,
     /// The asynchronous proxy accesses what threads have written, with no fence of the proxy
@@ -302,6 +309,9 @@ impl fmt::Display for FindingKind {
             FindingKind::NarrowScope => "atomic scope too narrow",
             FindingKind::WarpMask => "wrong warp mask",
             FindingKind::InvalidFree => "invalid free",
+            FindingKind::MissingProductWait => "missing wait for a wgmma",
+            FindingKind::MissingProductFence => "missing wgmma.fence",
+            FindingKind::RegisterFile => "wrong register count",
             FindingKind::Leak => "leaked memory",
             FindingKind::MissingProxyFence => "missing proxy fence",
             FindingKind::StuckMbarrier => "mbarrier that never completes",

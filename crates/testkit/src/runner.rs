@@ -47,7 +47,7 @@ fn during<T>(what: impl Into<String>, result: fercuda_cuda::Result<T>) -> Result
     })
 }
 
-/// Compiles `file` to PTX for `arch`, such as `sm_90`.
+/// Compiles `file` to PTX for `arch`, such as `sm_90`, or for the one that it names.
 ///
 /// # Errors
 /// [`RunError::Compile`], with NVRTC's log.
@@ -57,6 +57,7 @@ pub fn compile(
     arch: &str,
     options: &[&str],
 ) -> Result<String, RunError> {
+    let arch = file.arch.as_deref().unwrap_or(arch);
     let mut program = CudaSource::new(
         format!("{}.cu", file.name),
         &file.source,

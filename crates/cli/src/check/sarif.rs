@@ -17,7 +17,7 @@ use super::symbols::demangled;
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 /// Kinds of findings and faults, and what each means.
-const RULES: [(&str, &str); 23] = [
+const RULES: [(&str, &str); 26] = [
     (
         "out of bounds",
         "An access outside of the allocation that its pointer belongs to.",
@@ -66,6 +66,18 @@ const RULES: [(&str, &str); 23] = [
     (
         "invalid free",
         "A freeing of what is no allocation, or no longer.",
+    ),
+    (
+        "missing wait for a wgmma",
+        "A register of a product of four warps that is accessed before the product is waited for.",
+    ),
+    (
+        "missing wgmma.fence",
+        "A product of four warps with registers that were written without a wgmma.fence behind.",
+    ),
+    (
+        "wrong register count",
+        "A setmaxnreg for more registers than the block has, or in the wrong direction.",
     ),
     (
         "leaked memory",
@@ -430,6 +442,9 @@ mod tests {
             FindingKind::NarrowScope,
             FindingKind::WarpMask,
             FindingKind::InvalidFree,
+            FindingKind::MissingProductWait,
+            FindingKind::MissingProductFence,
+            FindingKind::RegisterFile,
             FindingKind::Leak,
             FindingKind::MissingProxyFence,
             FindingKind::StuckMbarrier,

@@ -1,6 +1,7 @@
 //! Runs NVIDIA's assembler from the wheels that `FERCUDA_WHEELS` names.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,7 +98,7 @@ impl Ptxas {
     /// # Panics
     /// If it cannot be run.
     #[allow(dead_code, reason = "one of the test programs that share this uses it")]
-    pub(crate) fn refused_lines(&self, text: &str, arch: Arch) -> BTreeSet<u32> {
+    pub(crate) fn refused_lines(&self, text: &str, arch: impl Display) -> BTreeSet<u32> {
         let source = self.path("refused.ptx");
         fs::write(&source, text).expect("the source can be written");
         let run = Command::new(self.path("ptxas"))

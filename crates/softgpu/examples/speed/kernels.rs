@@ -373,3 +373,83 @@ and.b32 %r11, %r10, 255; mul.wide.u32 %rd9, %r11, 4; add.s64 %rd10, %rd6, %rd9;
 atom.global.add.u32 %r12, [%rd10], 1;
 DONE:"
 );
+
+/// A product of four warps: the form behind `wgmma.mma_async.sync.aligned.`, the constants behind
+/// the descriptors, and what shared memory is filled with.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupForm {
+    pub(crate) name: &'static str,
+    form: &'static str,
+    tail: &'static str,
+    fill: u32,
+    pub(crate) macs: u32,
+}
+
+pub(crate) const GROUP_FORMS: [GroupForm; 3] = [
+    GroupForm {
+        name: "wgmma bf16",
+        form: "m64n128k16.f32.bf16.bf16",
+        tail: ", 1, 1, 0, 0",
+        fill: 0x3f80_3f00,
+        macs: 64 * 128 * 16,
+    },
+    GroupForm {
+        name: "wgmma e4m3",
+        form: "m64n128k32.f32.e4m3.e4m3",
+        tail: ", 1, 1",
+        fill: 0x3830_3830,
+        macs: 64 * 128 * 32,
+    },
+    GroupForm {
+        name: "wgmma s8",
+        form: "m64n128k32.s32.s8.s8",
+        tail: "",
+        fill: 0x1122_fe03,
+        macs: 64 * 128 * 32,
+    },
+];
+
+/// Products of a round of [`group_kernel`].
+pub(crate) const GROUP_STEPS: u32 = 4;
+
+/// Rounds of products of four warps, of tiles with a pattern of 128 bytes.
+pub(crate) fn group_kernel(f: &GroupForm) -> String {
+    let d: Vec<String> = (0..64).map(|r| format!("%d{r}")).collect();
+    let d = d.join(",");
+    let mut body = String::new();
+    for step in 0..u64::from(GROUP_STEPS) {
+        // The pattern's rows hold four steps of 32 bytes each.
+        let _ = writeln!(
+            body,
+            "add.u64 %rd4, %rd2, {0}; add.u64 %rd5, %rd3, {0};
+wgmma.mma_async.sync.aligned.{1} {{{d}}}, %rd4, %rd5, 1{2};",
+            2 * step,
+            f.form,
+            f.tail
+        );
+    }
+    let zeros: String = (0..64).map(|r| format!("mov.b32 %d{r}, 0;\n")).collect();
+    format!(
+        ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry products(.param .u64 out, .param .u32 rounds) {{
+.reg .b32 %r<8>; .reg .b32 %d<64>; .reg .u64 %rd<8>; .reg .pred %p;
+.shared .align 1024 .b8 tile[24576];
+ld.param.u64 %rd1, [out]; ld.param.u32 %r1, [rounds];
+mov.u32 %r3, %tid.x; mov.u32 %r2, tile; shl.b32 %r4, %r3, 2; add.u32 %r2, %r2, %r4; mov.u32 %r5, 0;
+FILL:
+st.shared.b32 [%r2], {:#x}; add.u32 %r2, %r2, 512; add.u32 %r5, %r5, 512;
+setp.lt.u32 %p, %r5, 24576; @%p bra FILL;
+fence.proxy.async; bar.sync 0;
+mov.u64 %rd2, 0x4000004000010000; mov.u64 %rd3, 0x4000004000010200;
+{zeros}mov.u32 %r4, 0;
+LOOP:
+wgmma.fence.sync.aligned;
+{body}wgmma.commit_group.sync.aligned;
+wgmma.wait_group.sync.aligned 0;
+add.u32 %r4, %r4, 1; setp.lt.u32 %p, %r4, %r1; @%p bra LOOP;
+xor.b32 %d0, %d0, %d63;
+mul.wide.u32 %rd2, %r3, 4; add.u64 %rd1, %rd1, %rd2; st.global.b32 [%rd1], %d0;
+ret;
+}}",
+        f.fill
+    )
+}

@@ -5,8 +5,8 @@ use std::time::Instant;
 use fercuda_softgpu::exec::{CompileOptions, Executor};
 
 use crate::kernels::{
-    ADD, FRAGMENTS, GLOBAL_HISTOGRAM, HISTOGRAM, MMA_FORMS, MMA_STEPS, REDUCE, SCALE_ADD, TILES,
-    TRANSPOSE, mma_kernel,
+    ADD, FRAGMENTS, GLOBAL_HISTOGRAM, GROUP_FORMS, GROUP_STEPS, HISTOGRAM, MMA_FORMS, MMA_STEPS,
+    REDUCE, SCALE_ADD, TILES, TRANSPOSE, group_kernel, mma_kernel,
 };
 use crate::machine::{Machine, Outcome, load};
 
@@ -56,6 +56,15 @@ pub(crate) fn all() -> Vec<SpeedRow> {
     };
     for form in &MMA_FORMS {
         rows.push(macs(form.name, mma_kernel(form), form.macs * MMA_STEPS));
+    }
+    for form in &GROUP_FORMS {
+        rows.push(SpeedRow {
+            grid: [1, 1, 1],
+            block: [128, 1, 1],
+            count: 16,
+            work: f64::from(form.macs * GROUP_STEPS) * 16.0 / 1e6,
+            ..macs(form.name, group_kernel(form), form.macs)
+        });
     }
     rows.push(macs("ldmatrix and mma f16", TILES.into(), 4096));
     rows.push(macs("wmma f16 with loads", FRAGMENTS.into(), 4096));

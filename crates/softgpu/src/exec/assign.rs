@@ -95,13 +95,14 @@ impl RegisterUse {
     }
 }
 
-fn successors(t: &LTerm) -> Vec<usize> {
+pub(super) fn successors(t: &LTerm) -> Vec<usize> {
     match t {
         LTerm::Jump(b)
         | LTerm::WarpSync(b)
         | LTerm::Yield(b)
         | LTerm::Nap(b)
-        | LTerm::AwaitProducts(_, b) => vec![*b],
+        | LTerm::AwaitProducts(_, b)
+        | LTerm::TakeRegisters(_, b) => vec![*b],
         LTerm::Branch { taken, fall, .. } => vec![*taken, *fall],
         LTerm::Switch { targets, .. } => targets.clone(),
         LTerm::Call { next, .. } => vec![*next],
@@ -272,6 +273,10 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
             LTerm::WarpSync(b) => Terminator::WarpSync(next(*b)),
             LTerm::Yield(b) => Terminator::Yield(next(*b)),
             LTerm::Nap(b) => Terminator::Nap(next(*b)),
+            LTerm::TakeRegisters(wanted, b) => Terminator::TakeRegisters {
+                wanted: *wanted,
+                next: next(*b),
+            },
             LTerm::AwaitProducts(keep, b) => Terminator::AwaitProducts {
                 keep: *keep,
                 next: next(*b),

@@ -191,6 +191,7 @@ fn deadlock(ctx: &mut Ctx<'_>) {
             let what = match s.state {
                 SplitState::Parked => "wait for the rest of their mask".to_owned(),
                 SplitState::Barrier(id) => format!("wait at barrier {id}"),
+                SplitState::Registers { wanted, .. } => format!("wait for {wanted} registers each"),
                 SplitState::Products { .. } => "wait for the rest of their four warps".to_owned(),
                 _ => "wait".to_owned(),
             };

@@ -15,7 +15,9 @@ mod members;
 mod ordering;
 mod proxy;
 mod proxy_global;
+mod products;
 mod quick;
+mod register_file;
 mod site;
 mod sources;
 mod stores;
@@ -40,6 +42,11 @@ pub(crate) use proxy::{
     tensor_misuse, wait_bulk,
 };
 pub(crate) use proxy_global::copy_global;
+pub(crate) use products::{
+    ProductOperands, left_group, operand_outside, product, reads_unfenced, same_descriptor,
+    touches_product,
+};
+pub(crate) use register_file::{RegisterFault, registers};
 pub(crate) use sources::global;
 pub(crate) use stores::StoredValues;
 pub(crate) use variables::beyond_memory;

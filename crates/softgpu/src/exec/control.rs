@@ -37,6 +37,7 @@ pub(crate) fn ends_block(i: &Tree) -> bool {
         | Op::Stmatrix
         | Op::Movmatrix
         | Op::Elect
+        | Op::Setmaxnreg
         | Op::Activemask => true,
         Op::Cp => has(Word::WaitGroup) || has(Word::WaitAll),
         Op::Mbarrier => has(Word::TryWait) || has(Word::TestWait),

@@ -139,6 +139,8 @@ pub(crate) struct KernelCode {
     pub(crate) communicates: bool,
     /// Whether it asks where the shared memory is that system software uses.
     pub(crate) reserves_shared: bool,
+    /// Registers of a thread when it begins, if its header says it.
+    pub(crate) registers_at_entry: Option<u32>,
 }
 
 /// A kernel's code with its constants, addresses included.

@@ -104,8 +104,8 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
         | Op::Applypriority
         | Op::Discard
         | Op::Pmevent
-        | Op::Setmaxnreg
         | Op::Griddepcontrol => Ok(()),
+        Op::Setmaxnreg => super::register_pool::lower(l, i, m),
         Op::Createpolicy => (|| {
             let d = l.dst(&i.operands[0], Ty::B64)?;
             let zero = l.c64(0);

@@ -21,7 +21,7 @@ use super::layout::{ModuleInfo, element_of, var_bytes};
 use super::program::VariableBounds;
 use super::{
     alu_float, alu_int, control, convert, data, fetch, memory, multimem, parameters, propagate,
-    sync,
+    register_pool, sync, wgmma_registers,
 };
 use crate::report::MemSpace;
 
@@ -394,7 +394,9 @@ pub(crate) fn kernel(
         l.function(tree)?;
         let name = module.symbols.name(tree.name);
         propagate::constants(&mut l);
-        if !checks {
+        if checks {
+            wgmma_registers::watch(&mut l);
+        } else {
             propagate::bases(&mut l);
         }
         codes.push(assign(l, name.into())?);
@@ -412,5 +414,6 @@ pub(crate) fn kernel(
         communicates: k.communicates,
         variables: k.variables,
         reserves_shared: k.reserves_shared,
+        registers_at_entry: register_pool::at_entry(info.function(module, kernel)),
     })
 }

@@ -37,6 +37,11 @@ pub(crate) enum Terminator {
         keep: u32,
         next: u32,
     },
+    /// Takes `wanted` registers for each thread of a warp, or waits for them.
+    TakeRegisters {
+        wanted: u32,
+        next: u32,
+    },
     Trap,
     NotImplemented(Arc<str>),
     Bad(Arc<str>),

@@ -1,5 +1,6 @@
 //! State of a block between two instructions: its warps, their splits and frames, its barriers.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -50,6 +51,11 @@ pub(crate) enum SplitState {
     /// Waits until the four warps have committed so many groups of products; goes on at `next`.
     Products {
         groups: u32,
+        next: u32,
+    },
+    /// Waits for so many registers for each thread; goes on at `next`.
+    Registers {
+        wanted: u32,
         next: u32,
     },
 }
@@ -103,6 +109,8 @@ pub(crate) struct WarpState {
     pub(crate) copies: Vec<PendingCopy>,
     pub(crate) groups: Vec<u32>,
     pub(crate) products: ProductGroups,
+    /// Registers of a thread since `setmaxnreg`.
+    pub(crate) registers: Option<u32>,
 }
 
 /// A warp's part in the products of its group of four.
@@ -110,8 +118,40 @@ pub(crate) struct WarpState {
 pub(crate) struct ProductGroups {
     /// Groups of products committed so far.
     pub(crate) committed: u32,
-    /// Whether products were issued that no group holds yet.
-    pub(crate) open: bool,
+    /// With checks: products that have not been waited for, the oldest first.
+    pub(crate) pending: Vec<PendingProduct>,
+    /// With checks: whether there was a fence before the first product.
+    pub(crate) fenced: bool,
+    /// With checks: watched writes since the last fence, by number, with their instructions.
+    pub(crate) unfenced: Vec<(u32, u32)>,
+    /// With checks: products issued.
+    pub(crate) issued: u32,
+    /// With checks, of the first of four warps: what the first of them to issue each product has
+    /// issued.
+    pub(crate) sequence: VecDeque<IssuedProduct>,
+    /// Products that all four have issued, which it holds no longer.
+    pub(crate) agreed: u32,
+}
+
+/// A product that is under way, as far as its warp knows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PendingProduct {
+    /// Address of its function's code, and its number in that.
+    pub(crate) function: usize,
+    pub(crate) product: u32,
+    /// Its instruction, counted through all functions.
+    pub(crate) pc: u32,
+    /// The group that it is of, from 1.
+    pub(crate) group: u32,
+}
+
+/// A product as one of four warps has issued it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IssuedProduct {
+    pub(crate) pc: u32,
+    pub(crate) warp: u32,
+    /// Of A, or 0, and of B.
+    pub(crate) descriptors: [u64; 2],
 }
 
 impl WarpState {

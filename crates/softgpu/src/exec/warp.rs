@@ -15,6 +15,7 @@ use super::ctx::{Ctx, FunctionCode};
 use super::hang;
 use super::lanes;
 use super::program::{CallTerminator, Callee, Terminator};
+use super::register_pool;
 use super::registers::{FrameRows, LANES, RowOperand, each};
 use super::state::{Frame, ProductGroups, Split, SplitOutcome, SplitState};
 use super::tags::FUNCTION_TAG;
@@ -68,6 +69,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
     w.copies.clear();
     w.groups.clear();
     w.products = ProductGroups::default();
+    w.registers = None;
     w.splits.push(Split {
         mask: launched,
         pc: 0,
@@ -202,7 +204,7 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
             woken = true;
         }
     }
-    woken |= wgmma::wake(ctx);
+    woken |= wgmma::wake(ctx, select) | register_pool::wake(ctx, select);
     if woken || wake_scattered(ctx) {
         return true;
     }
@@ -518,6 +520,9 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome 
             ctx.waits += 1;
             ctx.napped = true;
             SplitOutcome::Yield(*next)
+        }
+        Terminator::TakeRegisters { wanted, next } => {
+            register_pool::take(ctx, s, pc, (*wanted, *next))
         }
         Terminator::AwaitProducts { keep, next } => wgmma::wait(ctx, s, pc, (*keep, *next)),
         Terminator::Trap => fault(ctx, pc, ctx.mask.trailing_zeros(), FaultKind::Trap),

@@ -11,6 +11,7 @@
 use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
+use super::checks::{self, ProductOperands};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain, handlers_with_vectors};
 use super::lower::{Ext, InstRole, LTerm, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -19,7 +20,7 @@ use super::mma::{BitOp, FragmentLayout, Mma};
 use super::mma_vectors::{MAX_REGISTERS, Registers};
 use super::registers::{LANES, PredOperand, RowOperand};
 use super::rendezvous::whole_warp;
-use super::state::{SplitOutcome, SplitState};
+use super::state::{Split, SplitOutcome, SplitState};
 use super::wgmma_layout::{MajorOrder, MatrixDescriptor, load_core};
 use super::wgmma_sums::{BlockFragments, GroupProduct};
 use crate::report::{Access, AccessKind, MemSpace};
@@ -46,6 +47,9 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
         let mask = ctx.mask;
         let reg = |n: usize| RowOperand::from_bits(ext[n]);
         let descriptor = MatrixDescriptor::of(ctx.rows.lane::<u64>(i.b, first));
+        if CHECK {
+            check(ctx, i, p);
+        }
         let quarter = (ctx.warp % GROUP_WARPS) as u32 * WARP_ROWS / 8;
 
         let mut a: Registers = [[0; LANES]; MAX_REGISTERS];
@@ -59,7 +63,7 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
                 let place = (quarter + (n & 1), n / 2);
                 match load(ctx, &from, p.orders[0], place) {
                     Ok(words) => a[n as usize & 7] = words,
-                    Err(at) => return beyond(ctx, i, at),
+                    Err(at) => return beyond::<CHECK>(ctx, i, "A", at),
                 }
             }
         }
@@ -78,7 +82,7 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
                 let place = (block as u32, n as u32);
                 match load(ctx, &descriptor, p.orders[1], place) {
                     Ok(found) => *words = found,
-                    Err(at) => return beyond(ctx, i, at),
+                    Err(at) => return beyond::<CHECK>(ctx, i, "B", at),
                 }
             }
             if adds {
@@ -102,7 +106,6 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
                 ctx.rows.set_row(reg(block * each + n), words, mask);
             }
         }
-        ctx.w().products.open = true;
     }
 }
 
@@ -119,8 +122,30 @@ fn load(
     found.ok_or_else(|| rows.into_iter().max().unwrap_or(0))
 }
 
+/// Takes a product down, with what is wrong with its operands.
+fn check(ctx: &mut Ctx<'_>, i: &DecodedInst, p: &GroupProduct) {
+    let first = ctx.mask.trailing_zeros() as usize & 31;
+    let b = ctx.rows.row::<u64>(i.b);
+    checks::same_descriptor(ctx, i, &b);
+    let a = (!p.a_in_registers).then(|| ctx.rows.row::<u64>(i.a));
+    if let Some(a) = &a {
+        checks::same_descriptor(ctx, i, a);
+    }
+    let operands = ProductOperands {
+        a: a.map(|a| a[first]),
+        b: b[first],
+        product: (i.imm >> 32) as u32,
+    };
+    checks::product(ctx, i, &operands);
+}
+
+/// A matrix reaches beyond shared memory: the kernel ends, with checks after a finding.
 #[cold]
-fn beyond(ctx: &mut Ctx<'_>, i: &DecodedInst, at: u32) {
+fn beyond<const CHECK: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst, matrix: &str, at: u32) {
+    if CHECK {
+        // Accesses outside are not executed, and the kernel goes on.
+        return checks::operand_outside(ctx, i, matrix, at);
+    }
     let access = Access {
         kind: AccessKind::Read,
         space: MemSpace::Shared,
@@ -130,19 +155,21 @@ fn beyond(ctx: &mut Ctx<'_>, i: &DecodedInst, at: u32) {
     ctx.illegal(i, ctx.mask.trailing_zeros() & 31, access);
 }
 
-/// `wgmma.fence`.
+/// `wgmma.fence`: what a thread does to registers is in order here, but checks take it down.
 struct GroupFence;
 impl Exec for GroupFence {
-    fn run<const FULL: bool>(_: &mut Ctx<'_>, _: &DecodedInst) {}
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
+        let products = &mut ctx.w().products;
+        products.fenced = true;
+        products.unfenced.clear();
+    }
 }
 
 /// `wgmma.commit_group`.
 struct CommitProducts;
 impl Exec for CommitProducts {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
-        let products = &mut ctx.w().products;
-        products.committed += 1;
-        products.open = false;
+        ctx.w().products.committed += 1;
     }
 }
 
@@ -162,14 +189,10 @@ fn is_complete(ctx: &Ctx<'_>, groups: u32) -> bool {
 }
 
 /// Split `s` waits at the end of block `pc` until no more than `keep` groups are under way.
-pub(crate) fn wait(
-    ctx: &mut Ctx<'_>,
-    s: usize,
-    pc: u32,
-    (keep, next): (u32, u32),
-) -> SplitOutcome {
+pub(crate) fn wait(ctx: &mut Ctx<'_>, s: usize, pc: u32, (keep, next): (u32, u32)) -> SplitOutcome {
     let groups = ctx.w().products.committed.saturating_sub(keep);
     if is_complete(ctx, groups) {
+        complete(ctx, pc, groups);
         return SplitOutcome::Go(next);
     }
     let split = &mut ctx.w().splits[s];
@@ -178,15 +201,35 @@ pub(crate) fn wait(
     SplitOutcome::Choose
 }
 
+/// The groups up to that number are complete for the warp that has waited for them at the end of
+/// block `pc`.
+fn complete(ctx: &mut Ctx<'_>, pc: u32, groups: u32) {
+    if ctx.run.spec.checks.is_none() {
+        return;
+    }
+    ctx.w().products.pending.retain(|p| p.group > groups);
+    let gone = group(ctx).find(|&w| {
+        let w = &ctx.block.warps[w];
+        w.live == 0 && w.products.committed < groups
+    });
+    if let Some(gone) = gone {
+        let pc = ctx.code.blocks[pc as usize].term_pc;
+        checks::left_group(ctx, pc, gone as u32);
+    }
+}
+
 /// Has the splits of the current warp go on whose groups are complete. Returns whether there are
 /// such.
-pub(crate) fn wake(ctx: &mut Ctx<'_>) -> bool {
+pub(crate) fn wake(ctx: &mut Ctx<'_>, select: impl Fn(&mut Ctx<'_>, &Split)) -> bool {
     let mut woken = false;
     for s in 0..ctx.w().splits.len() {
         let SplitState::Products { groups, next } = ctx.w().splits[s].state else {
             continue;
         };
         if is_complete(ctx, groups) {
+            let split = ctx.w().splits[s];
+            select(ctx, &split);
+            complete(ctx, split.pc, groups);
             let split = &mut ctx.w().splits[s];
             split.state = SplitState::Ready;
             split.pc = next;
@@ -274,7 +317,9 @@ fn multiply(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         false => [order(transposed.first()), order(transposed.get(1))],
     };
     let selector = match metadata {
-        Some((_, s)) => constants(std::slice::from_ref(s))?.first().map(|&s| s as u32),
+        Some((_, s)) => constants(std::slice::from_ref(s))?
+            .first()
+            .map(|&s| s as u32),
         None => None,
     };
     let p = GroupProduct {

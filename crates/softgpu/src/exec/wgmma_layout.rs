@@ -88,11 +88,7 @@ impl MatrixDescriptor {
 /// The words of a core as lanes hold those of a matrix of 8 by 16 bytes: four lanes a row of M (or
 /// N). Nothing if a row lies outside of `memory`.
 #[inline]
-pub(crate) fn load_core(
-    memory: &[u8],
-    rows: &[u32; 8],
-    order: MajorOrder,
-) -> Option<[u32; LANES]> {
+pub(crate) fn load_core(memory: &[u8], rows: &[u32; 8], order: MajorOrder) -> Option<[u32; LANES]> {
     let mut words = [0u32; LANES];
     for (words, &at) in words.as_chunks_mut::<4>().0.iter_mut().zip(rows) {
         let row = memory.get(at as usize..)?.first_chunk::<16>()?;

@@ -8,9 +8,9 @@ use super::mma::{Accumulator, BitOp, Mma, MmaElement, NO_TERM};
 use super::mma_sparse::SparseProduct;
 use super::mma_vectors::{Registers, VectorProduct};
 use super::registers::LANES;
+use super::scalar::RoundMode;
 use super::scalar::float::{canonical, narrow};
 use super::scalar::half::{F16, Overflow};
-use super::scalar::RoundMode;
 use super::wgmma_layout::MajorOrder;
 
 /// The terms of a sum of 8-bit numbers are cut at this many bits below the largest one's exponent,
@@ -50,7 +50,11 @@ impl GroupProduct {
 
     /// Registers of D that eight columns take.
     pub(crate) fn registers_a_block(&self) -> u32 {
-        if self.product.d == Accumulator::F16 { 2 } else { 4 }
+        if self.product.d == Accumulator::F16 {
+            2
+        } else {
+            4
+        }
     }
 
     /// Registers of A, B, C and D of a block.

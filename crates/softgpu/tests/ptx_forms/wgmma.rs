@@ -43,7 +43,11 @@ impl Layout {
         let rows_first = random.bool();
         let inner = if rows_first { along_rows } else { along_depth };
         let (small, large) = (core, core * inner + gap);
-        let (by_rows, by_depth) = if rows_first { (small, large) } else { (large, small) };
+        let (by_rows, by_depth) = if rows_first {
+            (small, large)
+        } else {
+            (large, small)
+        };
         // In the order of M or N without a pattern the stride goes along it, with one the leading
         // offset does.
         let (leading, stride) = match (side, width) {
@@ -116,7 +120,8 @@ fn put(memory: &mut [u8], (at, bit): (usize, usize), bits: u32, value: u32) {
     if bits < 8 {
         memory[at] |= (value as u8) << bit;
     } else {
-        memory[at..at + bits as usize / 8].copy_from_slice(&value.to_le_bytes()[..bits as usize / 8]);
+        memory[at..at + bits as usize / 8]
+            .copy_from_slice(&value.to_le_bytes()[..bits as usize / 8]);
     }
 }
 
@@ -148,13 +153,21 @@ fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: For
     let (m, n, k) = (64, f.columns, f.depth);
     let stored = if f.sparse.is_some() { k / 2 } else { k };
     let bits = a_type.bits as usize;
-    let mut value = |e: Element| if e.bits == 1 { random.i32(0..2) } else { random.i32(e.least..5) };
+    let mut value = |e: Element| {
+        if e.bits == 1 {
+            random.i32(0..2)
+        } else {
+            random.i32(e.least..5)
+        }
+    };
     let mut dense = vec![vec![0i32; k]; m];
     let mut kept = vec![vec![0i32; stored]; m];
     for row in &mut kept {
         row.iter_mut().for_each(|v| *v = value(a_type));
     }
-    let b: Vec<Vec<i32>> = (0..k).map(|_| (0..n).map(|_| value(b_type)).collect()).collect();
+    let b: Vec<Vec<i32>> = (0..k)
+        .map(|_| (0..n).map(|_| value(b_type)).collect())
+        .collect();
     let mut metadata = vec![0u64; m];
     match f.sparse {
         None => dense.clone_from(&kept),
@@ -179,9 +192,21 @@ fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: For
 
     let mut memory = vec![0u8; SHARED];
     let first = 1024 * random.usize(0..2);
-    let (la, used) = Layout::random(random, f.sides[0], f.widths[0], (m, stored, stored * bits / 8), first);
+    let (la, used) = Layout::random(
+        random,
+        f.sides[0],
+        f.widths[0],
+        (m, stored, stored * bits / 8),
+        first,
+    );
     let second = (first + used).next_multiple_of(1024);
-    let (lb, used) = Layout::random(random, f.sides[1], f.widths[1], (n, k, k * bits / 8), second);
+    let (lb, used) = Layout::random(
+        random,
+        f.sides[1],
+        f.widths[1],
+        (n, k, k * bits / 8),
+        second,
+    );
     assert!(second + used <= SHARED, "{f:?} {la:?} {lb:?}");
     for row in 0..m {
         for x in 0..stored {
@@ -220,7 +245,11 @@ fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: For
             let column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             let dot: i32 = (0..k).map(|x| dense[row][x] * b[x][column]).sum();
             let sum = f.signs[0] * f.signs[1] * dot + if f.adds { c[row][column] } else { 0 };
-            let (register, shift) = if halves { (i / 2, 16 * (i % 2)) } else { (i, 0) };
+            let (register, shift) = if halves {
+                (i / 2, 16 * (i % 2))
+            } else {
+                (i, 0)
+            };
             from[register] |= sum_bits(f.sums, c[row][column]) << shift;
             to[register] |= sum_bits(f.sums, sum) << shift;
         }
@@ -249,7 +278,11 @@ fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: For
         "wgmma.mma_async{sp}.sync.aligned.m64n{n}k{k}.{}.{}.{}{op}",
         f.sums, a_type.name, b_type.name
     );
-    let left = if f.in_registers { list("a", 4) } else { "%rd4".to_owned() };
+    let left = if f.in_registers {
+        list("a", 4)
+    } else {
+        "%rd4".to_owned()
+    };
     let each = 5 + registers;
     let loads: String = (0..registers)
         .map(|r| format!("ld.global.b32 %d{r}, [%rd2+{}];\n", 4 * (5 + r)))
@@ -298,7 +331,10 @@ COPY:
     );
     let out = words(&launch(&text, &bytes(&input), 512 * registers, 128));
     let wrong = out.iter().zip(&expected).position(|(a, b)| a != b);
-    assert!(out == expected, "{name}: word {wrong:?}\n{f:?}\n{la:?}\n{lb:?}");
+    assert!(
+        out == expected,
+        "{name}: word {wrong:?}\n{f:?}\n{la:?}\n{lb:?}"
+    );
 }
 
 const BIT: Element = Element {
@@ -333,16 +369,27 @@ const TYPES: [(&str, &str, &str); 15] = [
 ];
 
 /// A random form of a type.
-fn form(random: &mut fastrand::Rng, (a, _, sums): (&str, &str, &'static str), sparse: bool) -> Form {
+fn form(
+    random: &mut fastrand::Rng,
+    (a, _, sums): (&str, &str, &'static str),
+    sparse: bool,
+) -> Form {
     let bits = element(a).bits as usize;
     let short = bits == 16;
     let float = a.contains(['f', 'e']);
     let in_registers = random.bool();
-    let sides = [short && !in_registers && random.bool(), short && random.bool()];
+    let sides = [
+        short && !in_registers && random.bool(),
+        short && random.bool(),
+    ];
     let mut width = |side: bool, rows: usize, row_bytes: usize| loop {
         let width = 16 << random.usize(0..4);
         // A pattern is no longer than a row that is along M or N, and no shorter than one along K.
-        let fits = if side { rows * 2 % width == 0 } else { width == 16 || width >= row_bytes };
+        let fits = if side {
+            rows * 2 % width == 0
+        } else {
+            width == 16 || width >= row_bytes
+        };
         if fits {
             break width;
         }
@@ -355,7 +402,11 @@ fn form(random: &mut fastrand::Rng, (a, _, sums): (&str, &str, &'static str), sp
     let columns = steps[fastrand::usize(0..steps.len())];
     let widths = [width(sides[0], 64, 32), width(sides[1], columns, row_bytes)];
     // What is left of shared memory has room for so much.
-    let room = if widths[1] == 128 && !sides[1] { 128 } else { 256 };
+    let room = if widths[1] == 128 && !sides[1] {
+        128
+    } else {
+        256
+    };
     let widths = [widths[0].min(64), widths[1]];
     let mut sign = || if float && random.bool() { -1 } else { 1 };
     let signs = [sign(), sign()];

@@ -114,6 +114,8 @@ pub(crate) enum LTerm {
     Nap(usize),
     /// Waits until at most so many groups of products of four warps are under way.
     AwaitProducts(u32, usize),
+    /// Takes registers for a warp, or waits for them.
+    TakeRegisters(u32, usize),
     Trap,
     NotImplemented(Arc<str>),
     Bad(Arc<str>),
