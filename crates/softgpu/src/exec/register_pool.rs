@@ -15,7 +15,7 @@ use super::lanes::{Exec, handlers_plain};
 use super::lower::{LTerm, Lower, Lowered, ModList, Opd, bad};
 use super::pressure::BLOCK_REGISTERS;
 use super::rendezvous::whole_warp;
-use super::state::{Split, SplitOutcome, SplitState};
+use super::state::{Split, SplitOutcome, SplitState, WarpState};
 
 /// The least that a warp may keep.
 const LEAST: u32 = 24;
@@ -107,12 +107,18 @@ fn try_take(ctx: &mut Ctx<'_>, pc: u32, wanted: u32, at_entry: u32) -> bool {
     let (total, used) = pool(ctx, at_entry);
     let had = of_warp(ctx, warp, at_entry);
     if used - had + wanted > total {
-        // A warp that has said what it keeps is taken at its word; another may give back all but
-        // the least.
+        // A warp that has said what it keeps, or asks for more, is taken at its word; another may
+        // give back all but the least.
+        let asks = |w: &WarpState| {
+            let states = w.splits.iter().map(|s| s.state);
+            w.registers.is_some()
+                || w.live == 0
+                || states.into_iter().any(|s| matches!(s, SplitState::Registers { .. }))
+        };
         let others = (0..ctx.block.warps.len()).filter(|&w| w != warp);
-        let least = others.map(|w| match &ctx.block.warps[w] {
-            w if w.registers.is_none() && w.live != 0 => LEAST,
-            _ => of_warp(ctx, w, at_entry),
+        let least = others.map(|w| match asks(&ctx.block.warps[w]) {
+            true => of_warp(ctx, w, at_entry),
+            false => LEAST,
         });
         let least: u32 = least.sum();
         if least + wanted <= total || ctx.run.spec.checks.is_none() {

@@ -343,7 +343,9 @@ fn put_in(
                     origin,
                 });
             };
-            if let Some(suspect) = suspects.remove(&(b, n)) {
+            if let Some(mut suspect) = suspects.remove(&(b, n)) {
+                // Of a register that is read and written, that it is written is said.
+                suspect.touched.sort_by_key(|t| !t.1);
                 let touched = suspect.touched.iter().map(|&(p, writes, kind)| {
                     let kind = u32::from(kind == FragmentUse::Factor);
                     Ext::Raw(p << 2 | u32::from(writes) << 1 | kind)
