@@ -15,6 +15,9 @@ use super::clock::{Completion, WarpClocks};
 /// Actors are mbarriers, by an eighth of their offset, and from here on threads, two for each: for
 /// what has been read, and for what is complete.
 const THREADS: u32 = 1 << 15;
+/// From here on actors are groups of four warps, for the products that they form together: `time`
+/// is the number of a group of products.
+const PRODUCTS: u32 = 1 << 20;
 /// Accesses to global memory that are remembered.
 const MOST_ACCESSES: usize = 4096;
 
@@ -29,6 +32,13 @@ pub(crate) struct AsyncCopy {
     pub(crate) done: Completion,
     /// Behind it all bytes are read.
     pub(crate) read: Completion,
+}
+
+impl AsyncCopy {
+    /// Whether it is a product of four warps, which reads its operands.
+    pub(crate) fn is_product(&self) -> bool {
+        self.done.actor >= PRODUCTS
+    }
 }
 
 /// A piece of global memory that a copy reads or writes.
@@ -62,6 +72,8 @@ pub(crate) struct AsyncShadow {
     pieces: Vec<GlobalPiece>,
     /// By thread and mbarrier: the instruction of the last wait that ended.
     waits: FxHashMap<(u32, u32), u32>,
+    /// The last product of each instruction and four warps: its group of products and number.
+    products: FxHashMap<(u32, u32), (u32, u32)>,
 }
 
 /// How a thread's access to shared memory meets a copy.
@@ -71,6 +83,15 @@ pub(crate) enum MetCopy {
     Writer(AsyncCopy),
     /// The copy may still read there.
     Reader(AsyncCopy),
+}
+
+/// That so many groups of products of the four warps with number `warps` of a block are complete.
+pub(crate) fn products_complete(block: u32, warps: u32, groups: u32) -> Completion {
+    Completion {
+        block,
+        actor: PRODUCTS + warps,
+        time: groups,
+    }
 }
 
 impl AsyncShadow {
@@ -116,6 +137,25 @@ impl AsyncShadow {
             read,
         });
         self.copies.len() as u32
+    }
+
+    /// A product that four warps form, in the group of products that `done` names; its number.
+    pub(crate) fn by_product(&mut self, pc: u32, thread: u32, done: Completion) -> u32 {
+        let key = (pc, done.actor);
+        if let Some(&(time, number)) = self.products.get(&key)
+            && time == done.time
+        {
+            return number;
+        }
+        self.copies.push(AsyncCopy {
+            pc,
+            thread,
+            done,
+            read: done,
+        });
+        let number = self.copies.len() as u32;
+        self.products.insert(key, (done.time, number));
+        number
     }
 
     pub(crate) fn copy(&self, number: u32) -> AsyncCopy {
@@ -321,7 +361,7 @@ impl AsyncShadow {
     /// each actor.
     pub(crate) fn unobserved(&self) -> Vec<AsyncCopy> {
         let mut last: FxHashMap<u32, AsyncCopy> = FxHashMap::default();
-        for copy in &self.copies {
+        for copy in self.copies.iter().filter(|c| !c.is_product()) {
             let seen = self.observed.get(&copy.read.actor).copied().unwrap_or(0);
             if copy.read.time > seen {
                 last.insert(copy.read.actor, *copy);

@@ -43,8 +43,8 @@ pub(crate) use proxy::{
 };
 pub(crate) use proxy_global::copy_global;
 pub(crate) use products::{
-    ProductOperands, left_group, operand_outside, product, reads_unfenced, same_descriptor,
-    touches_product,
+    ProductOperands, left_group, operand_outside, product, product_reads, products_done,
+    reads_unfenced, same_descriptor, touches_product,
 };
 pub(crate) use register_file::{RegisterFault, registers};
 pub(crate) use sources::global;

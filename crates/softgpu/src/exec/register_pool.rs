@@ -113,7 +113,9 @@ fn try_take(ctx: &mut Ctx<'_>, pc: u32, wanted: u32, at_entry: u32) -> bool {
             let states = w.splits.iter().map(|s| s.state);
             w.registers.is_some()
                 || w.live == 0
-                || states.into_iter().any(|s| matches!(s, SplitState::Registers { .. }))
+                || states
+                    .into_iter()
+                    .any(|s| matches!(s, SplitState::Registers { .. }))
         };
         let others = (0..ctx.block.warps.len()).filter(|&w| w != warp);
         let least = others.map(|w| match asks(&ctx.block.warps[w]) {

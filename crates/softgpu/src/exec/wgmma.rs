@@ -47,9 +47,7 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
         let mask = ctx.mask;
         let reg = |n: usize| RowOperand::from_bits(ext[n]);
         let descriptor = MatrixDescriptor::of(ctx.rows.lane::<u64>(i.b, first));
-        if CHECK {
-            check(ctx, i, p);
-        }
+        let number = if CHECK { check(ctx, i, p) } else { 0 };
         let quarter = (ctx.warp % GROUP_WARPS) as u32 * WARP_ROWS / 8;
 
         let mut a: Registers = [[0; LANES]; MAX_REGISTERS];
@@ -61,7 +59,7 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
             let from = MatrixDescriptor::of(ctx.rows.lane::<u64>(i.a, first));
             for n in 0..4 {
                 let place = (quarter + (n & 1), n / 2);
-                match load(ctx, &from, p.orders[0], place) {
+                match load::<CHECK>(ctx, i, (&from, p.orders[0]), place, ("A", number)) {
                     Ok(words) => a[n as usize & 7] = words,
                     Err(at) => return beyond::<CHECK>(ctx, i, "A", at),
                 }
@@ -80,7 +78,7 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
         for block in 0..(p.columns / 8) as usize {
             for (n, words) in b.iter_mut().enumerate().take(p.depth_of_b() as usize) {
                 let place = (block as u32, n as u32);
-                match load(ctx, &descriptor, p.orders[1], place) {
+                match load::<CHECK>(ctx, i, (&descriptor, p.orders[1]), place, ("B", number)) {
                     Ok(found) => *words = found,
                     Err(at) => return beyond::<CHECK>(ctx, i, "B", at),
                 }
@@ -110,20 +108,29 @@ impl<const VECTORS: bool, const CHECK: bool> Exec for MultiplyGroup<VECTORS, CHE
 }
 
 /// A core of a matrix, the one at `place`; where it lies if that is outside of shared memory.
-#[inline]
-fn load(
-    ctx: &Ctx<'_>,
-    from: &MatrixDescriptor,
-    order: MajorOrder,
+/// With checks it is read in the name of a product, by a matrix's name and the product's number.
+#[inline(always)]
+fn load<const CHECK: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    (from, order): (&MatrixDescriptor, MajorOrder),
     place: (u32, u32),
+    (name, number): (&str, u32),
 ) -> Result<[u32; LANES], u32> {
     let rows = from.core(order, place.0, place.1);
-    let found = load_core(&ctx.block.shared, &rows, order);
-    found.ok_or_else(|| rows.into_iter().max().unwrap_or(0))
+    match load_core(&ctx.block.shared, &rows, order) {
+        Some(words) => {
+            if CHECK {
+                checks::product_reads(ctx, i, number, name, &rows);
+            }
+            Ok(words)
+        }
+        None => Err(rows.into_iter().max().unwrap_or(0)),
+    }
 }
 
-/// Takes a product down, with what is wrong with its operands.
-fn check(ctx: &mut Ctx<'_>, i: &DecodedInst, p: &GroupProduct) {
+/// Takes a product down, with what is wrong with its operands; its number.
+fn check(ctx: &mut Ctx<'_>, i: &DecodedInst, p: &GroupProduct) -> u32 {
     let first = ctx.mask.trailing_zeros() as usize & 31;
     let b = ctx.rows.row::<u64>(i.b);
     checks::same_descriptor(ctx, i, &b);
@@ -136,7 +143,7 @@ fn check(ctx: &mut Ctx<'_>, i: &DecodedInst, p: &GroupProduct) {
         b: b[first],
         product: (i.imm >> 32) as u32,
     };
-    checks::product(ctx, i, &operands);
+    checks::product(ctx, i, &operands)
 }
 
 /// A matrix reaches beyond shared memory: the kernel ends, with checks after a finding.
@@ -208,6 +215,7 @@ fn complete(ctx: &mut Ctx<'_>, pc: u32, groups: u32) {
         return;
     }
     ctx.w().products.pending.retain(|p| p.group > groups);
+    checks::products_done(ctx, groups);
     let gone = group(ctx).find(|&w| {
         let w = &ctx.block.warps[w];
         w.live == 0 && w.products.committed < groups

@@ -9,19 +9,17 @@ use super::super::wgmma_layout::MatrixDescriptor;
 use super::super::wgmma_registers::FragmentUse;
 use super::found::{found, report};
 use super::members;
+use super::proxy::actor;
 use super::site::ThreadFinding;
+use crate::check::asynchronous::{AsyncShadow, MetCopy, products_complete};
+use crate::check::shared::{ProxyFinding, SharedFinding, SharedRecord};
 use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
+
+/// Bytes of a row of a core of a matrix.
+const ROW_BYTES: u32 = 16;
 
 fn global_pc(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
     ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i))
-}
-
-/// The instruction with number `pc` of all functions, at the hand of a thread.
-fn actor(ctx: &Ctx<'_>, pc: u32, thread: u32) -> FindingActor {
-    let (function, pc) = ctx.run.prepared.locate(pc);
-    let thread = ctx.run.thread_index(thread);
-    let place = ctx.run.place(function, pc, ctx.block.index, thread);
-    FindingActor::Thread(Box::new(place), None)
 }
 
 fn first_lane(ctx: &Ctx<'_>) -> u32 {
@@ -110,8 +108,9 @@ pub(crate) struct ProductOperands {
     pub(crate) product: u32,
 }
 
-/// Checks a product before it is formed, and takes it down.
-pub(crate) fn product(ctx: &mut Ctx<'_>, i: &DecodedInst, operands: &ProductOperands) {
+/// Checks a product before it is formed, and takes it down; its number among what the asynchronous
+/// proxy does.
+pub(crate) fn product(ctx: &mut Ctx<'_>, i: &DecodedInst, operands: &ProductOperands) -> u32 {
     let pc = global_pc(ctx, i);
     let function = std::ptr::from_ref(ctx.code) as usize;
     let products = &mut ctx.w().products;
@@ -132,6 +131,106 @@ pub(crate) fn product(ctx: &mut Ctx<'_>, i: &DecodedInst, operands: &ProductOper
         if let Some(bits) = bits {
             descriptor(ctx, i, name, bits);
         }
+    }
+    let thread = ctx.linear_thread(first_lane(ctx));
+    let warps = (ctx.warp / GROUP_WARPS) as u32;
+    let (bytes, block) = (ctx.block.shared.len(), ctx.block.linear as u32);
+    let asyncs = &mut ctx.block.asyncs;
+    let asyncs = asyncs.get_or_insert_with(|| Box::new(AsyncShadow::new(bytes)));
+    asyncs.by_product(pc, thread, products_complete(block, warps, group))
+}
+
+/// Checks that what product `number` reads, rows of 16 bytes inside shared memory, was written,
+/// and that the asynchronous proxy sees it.
+pub(crate) fn product_reads(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    number: u32,
+    name: &str,
+    rows: &[u32; 8],
+) {
+    let (lane, warp, live) = (first_lane(ctx), ctx.warp, ctx.w().live);
+    for &at in rows {
+        let block = &mut *ctx.block;
+        let (Some(asyncs), Some(shadow)) = (block.asyncs.as_mut(), block.shadow.as_mut()) else {
+            return;
+        };
+        shadow.clocks.set_live(warp, live);
+        let met = asyncs.meets(&shadow.clocks, (warp, lane), (at, ROW_BYTES), false);
+        let found = shadow.copied_out((warp, lane), (at, ROW_BYTES));
+        asyncs.touch(number, at, ROW_BYTES, false);
+        if met.is_some() || found.is_some() {
+            met_operand(ctx, i, (name, at), met, found);
+        }
+    }
+}
+
+/// What a product finds where it reads.
+#[cold]
+fn met_operand(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    (name, at): (&str, u32),
+    met: Option<MetCopy>,
+    found: Option<ProxyFinding>,
+) {
+    let of = |m: SharedRecord| actor(ctx, m.pc(), m.thread());
+    let (kind, what, other) = match (met, found) {
+        (Some(MetCopy::Writer(copy) | MetCopy::Reader(copy)), _) => (
+            FindingKind::MissingAsyncWait,
+            "the copy that writes it has not been waited for",
+            Some((AccessKind::AsyncCopy, actor(ctx, copy.pc, copy.thread))),
+        ),
+        (None, Some(ProxyFinding::Unseen(m))) => (
+            FindingKind::MissingProxyFence,
+            "no fence.proxy.async between the write of the thread and the wgmma",
+            Some((AccessKind::Write, of(m))),
+        ),
+        (None, Some(ProxyFinding::Thread(SharedFinding::Uninitialised))) => (
+            FindingKind::Uninitialised,
+            "no thread of the block wrote it",
+            None,
+        ),
+        (None, Some(ProxyFinding::Thread(SharedFinding::Pending(m)))) => (
+            FindingKind::MissingAsyncWait,
+            "the copy that writes it has not been waited for",
+            Some((AccessKind::AsyncCopy, of(m))),
+        ),
+        (
+            None,
+            Some(ProxyFinding::Thread(SharedFinding::Race(m, _) | SharedFinding::SameValue(m))),
+        ) => (
+            FindingKind::SharedRace,
+            "nothing orders the wgmma behind the thread that writes it",
+            Some((AccessKind::Write, of(m))),
+        ),
+        (None, None) => return,
+    };
+    let finding = ThreadFinding {
+        kind,
+        access: Access {
+            kind: AccessKind::Read,
+            space: MemSpace::Shared,
+            addr: at.into(),
+            len: ROW_BYTES.into(),
+        },
+        note: format!("of matrix {name}: {what}"),
+        allocation: None,
+        other,
+    };
+    report(ctx, i, first_lane(ctx), finding);
+}
+
+/// The current warp has waited until that many groups of products of its four warps are complete.
+pub(crate) fn products_done(ctx: &mut Ctx<'_>, groups: u32) {
+    let (warp, mask, live) = (ctx.warp, ctx.mask, ctx.w().live);
+    let warps = (warp / GROUP_WARPS) as u32;
+    let done = products_complete(ctx.block.linear as u32, warps, groups);
+    if groups != 0
+        && let Some(shadow) = ctx.block.shadow.as_mut()
+    {
+        shadow.clocks.set_live(warp, live);
+        shadow.clocks.learn(warp, mask, &done.known(), false);
     }
 }
 

@@ -203,6 +203,11 @@ pub(super) fn met_copy(
 ) {
     let (copy, note) = match met {
         MetCopy::Writer(copy) => (copy, "the copy that writes this has not been waited for"),
+        MetCopy::Reader(copy) if copy.is_product() => (
+            copy,
+            "the wgmma that reads this has not been waited for, by wgmma.wait_group and what \
+             orders this access behind it",
+        ),
         MetCopy::Reader(copy) => (copy, "the copy that reads this has not been waited for"),
     };
     let mut note = note.to_owned();
@@ -211,15 +216,19 @@ pub(super) fn met_copy(
             "; the wait at {line} ended with an earlier phase, which its parity also names"
         );
     }
+    let (kind, by) = match copy.is_product() {
+        true => (FindingKind::MissingProductWait, AccessKind::Read),
+        false => (FindingKind::MissingAsyncWait, AccessKind::AsyncCopy),
+    };
     let finding = ThreadFinding {
-        kind: FindingKind::MissingAsyncWait,
+        kind,
         access,
         note,
         allocation: match access.space {
             MemSpace::Global => ctx.run.blame(&access),
             _ => None,
         },
-        other: Some((AccessKind::AsyncCopy, actor(ctx, copy.pc, copy.thread))),
+        other: Some((by, actor(ctx, copy.pc, copy.thread))),
     };
     report(ctx, i, lane as u32, finding);
 }
