@@ -78,6 +78,7 @@ mod video;
 mod warp;
 mod wgmma;
 mod wgmma_layout;
+mod wgmma_narrow;
 mod wgmma_registers;
 mod wgmma_sums;
 mod width;

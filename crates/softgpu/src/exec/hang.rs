@@ -142,7 +142,11 @@ fn all_wait(ctx: &Ctx<'_>) -> bool {
     let mut any = false;
     for (warp, split) in splits {
         match split.state {
-            SplitState::Parked | SplitState::AtBarrier | SplitState::Barrier(_) => continue,
+            SplitState::Parked
+            | SplitState::AtBarrier
+            | SplitState::Barrier(_)
+            | SplitState::Products { .. }
+            | SplitState::Registers { .. } => continue,
             _ => {}
         }
         for lane in (0..32).filter(|l| split.mask >> l & 1 != 0) {
