@@ -13,9 +13,9 @@ mod matrices;
 mod mbarriers;
 mod members;
 mod ordering;
+mod products;
 mod proxy;
 mod proxy_global;
-mod products;
 mod quick;
 mod register_file;
 mod site;
@@ -37,15 +37,15 @@ pub(crate) use ordering::{
     Published, acquire, acquire_from_host, arrived, fence, initialised, landed, lanes_met, opened,
     release, synchronise, tells_host,
 };
+pub(crate) use products::{
+    ProductOperands, left_group, operand_outside, product, product_reads, products_done,
+    reads_unfenced, same_descriptor, touches_product,
+};
 pub(crate) use proxy::{
     begin_copy, commit_bulk, complete_copy, copies_left, copy_shared, proxy_fence, refused,
     tensor_misuse, wait_bulk,
 };
 pub(crate) use proxy_global::copy_global;
-pub(crate) use products::{
-    ProductOperands, left_group, operand_outside, product, product_reads, products_done,
-    reads_unfenced, same_descriptor, touches_product,
-};
 pub(crate) use register_file::{RegisterFault, registers};
 pub(crate) use sources::global;
 pub(crate) use stores::StoredValues;

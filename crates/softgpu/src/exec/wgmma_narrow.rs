@@ -6,7 +6,8 @@
 //! subnormal numbers are the smallest. What comes to pass is in [`NarrowProduct::sum`]; the same in
 //! f32 for eight columns at a time is in [`NarrowProduct::run`], as far as that is exact.
 
-use super::mma::{Accumulator, Mma, MmaElement, NO_TERM};
+use super::dot::NO_TERM;
+use super::mma::{Accumulator, Mma, MmaElement};
 use super::mma_sparse::SparseProduct;
 use super::mma_vectors::Registers;
 use super::registers::LANES;
