@@ -5,6 +5,7 @@
 //! ([`crate::operand_types`]), declarations ([`crate::declaration_rules`]).
 
 use crate::ast::{Imm, Inst, Operand, PtxModule};
+use crate::cluster_rules::refuse_cluster;
 use crate::operand_types::{bits, is_integer, types, vector_length};
 use crate::wgmma_rules::refuse_group_form;
 use crate::words::{Mod, Op, ScalarType as Ty, Space, Word};
@@ -43,6 +44,7 @@ pub(crate) fn refuse_form(inst: &Inst, target: PtxTarget) -> Option<String> {
             _ => None,
         })
         .or_else(|| refuse_order(inst))
+        .or_else(|| refuse_cluster(inst))
         .or_else(|| refuse_fragments(inst, &types))
         .or_else(|| refuse_space(inst))
         .or_else(|| refuse_group_form(inst, &types))

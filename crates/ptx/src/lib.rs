@@ -8,6 +8,7 @@ pub mod ast;
 pub mod build;
 mod bulk_rules;
 pub mod check;
+mod cluster_rules;
 mod declaration_rules;
 mod form_rules;
 mod image_rules;

@@ -305,6 +305,8 @@ fn run(case: &Case, loaded: &Arc<Loaded>, n: u64, threads: usize, checks: bool) 
     let spec = LaunchSpec {
         grid: case.grid,
         block: case.block,
+        cluster: [1; 3],
+        explicit_cluster: false,
         dynamic_shared_bytes: 0,
         params: at.iter().flat_map(|p| p.to_le_bytes()).collect(),
         device: DeviceInfo::default(),

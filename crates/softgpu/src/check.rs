@@ -12,6 +12,7 @@ mod global;
 pub(crate) mod known;
 pub(crate) mod mbarriers;
 mod records;
+pub(crate) mod remote;
 pub(crate) mod shared;
 mod states;
 pub(crate) mod views;

@@ -15,6 +15,7 @@ mod binding;
 mod block;
 mod builtins;
 mod bulk;
+mod bulk_peers;
 mod bulk_places;
 mod bulk_reduce;
 mod bulk_tensor;
@@ -22,6 +23,10 @@ mod cfg;
 mod check_order;
 mod checks;
 mod cluster;
+mod cluster_address;
+mod cluster_async;
+mod cluster_barrier;
+mod cluster_mbarrier;
 mod compare;
 mod control;
 mod convert;
@@ -30,6 +35,7 @@ mod ctx;
 mod data;
 mod dot;
 mod fetch;
+mod fixed_rows;
 mod grid;
 mod halves;
 mod hang;
@@ -150,6 +156,11 @@ impl Executor {
         };
         if spec.grid.contains(&0) || spec.block.contains(&0) {
             return Err(illegal("a launch of no threads".to_owned()));
+        }
+        let whole = |axis: usize| spec.grid[axis].checked_rem(spec.cluster[axis]) == Some(0);
+        let size: u64 = spec.cluster.iter().map(|&n| u64::from(n)).product();
+        if !(0..3).all(whole) || size > u64::from(cluster::MOST_BLOCKS) {
+            return Err(illegal(format!("clusters of {:?} blocks", spec.cluster)));
         }
         let prepared = loaded
             .prepared(kernel, spec.checks.is_some())

@@ -129,6 +129,13 @@ pub enum FaultKind {
     },
     /// Deadlock: no thread of a block can make progress.
     Deadlock(String),
+    /// An access to the shared memory of a block of the cluster that has ended.
+    AbsentPeer {
+        /// Its index.
+        block: [u32; 3],
+        /// Its rank in the cluster.
+        rank: u32,
+    },
     /// Local memory for calls ran out.
     StackOverflow {
         /// Bytes a thread may have.
@@ -169,6 +176,7 @@ impl FaultKind {
             FaultKind::Assert { .. } => "assertion failed",
             FaultKind::Timeout { .. } => "time-out",
             FaultKind::Deadlock(_) => "deadlock",
+            FaultKind::AbsentPeer { .. } => "cluster peer has exited",
             FaultKind::StackOverflow { .. } => "stack overflow",
             FaultKind::NotImplemented { .. } => "not implemented",
             FaultKind::Internal => "internal error",
@@ -216,6 +224,14 @@ impl fmt::Display for Fault {
                 }
             }
             FaultKind::Deadlock(why) => write!(f, "deadlock: {why}")?,
+            FaultKind::AbsentPeer {
+                block: [x, y, z],
+                rank,
+            } => write!(
+                f,
+                "cluster peer has exited: block ({x},{y},{z}) of rank {rank}, whose shared memory this \
+                 is"
+            )?,
             FaultKind::StackOverflow { limit } => {
                 write!(
                     f,
@@ -256,7 +272,7 @@ pub enum FindingKind {
     Uninitialised,
     /// Inside a freed allocation.
     UseAfterFree,
-    /// A data race between two threads of a block in shared memory.
+    /// A data race between two threads of a block or cluster in shared memory.
     SharedRace,
     /// A data race between two threads of a launch in global memory.
     GlobalRace,
@@ -272,6 +288,9 @@ pub enum FindingKind {
     NarrowScope,
     /// A lane at a warp's instruction, or read by one, that is not among the lanes of its mask.
     WarpMask,
+    /// An access to the shared memory of a block of the cluster that may not have begun, or may
+    /// have ended.
+    AbsentPeer,
     /// A freeing of what is no allocation, or no longer.
     InvalidFree,
     /// A register of a product of four warps (`wgmma`) that is accessed while that is under way.
@@ -308,6 +327,7 @@ impl fmt::Display for FindingKind {
             FindingKind::ReadOnlyData => "read-only load of written data",
             FindingKind::NarrowScope => "atomic scope too narrow",
             FindingKind::WarpMask => "wrong warp mask",
+            FindingKind::AbsentPeer => "absent cluster peer",
             FindingKind::InvalidFree => "invalid free",
             FindingKind::MissingProductWait => "missing wait for a wgmma",
             FindingKind::MissingProductFence => "missing wgmma.fence",

@@ -64,6 +64,8 @@ fn launch(
     let spec = LaunchSpec {
         grid: [blocks, 1, 1],
         block: [64, 1, 1],
+        cluster: [1; 3],
+        explicit_cluster: false,
         dynamic_shared_bytes: 0,
         params: at.to_le_bytes().to_vec(),
         device: DeviceInfo::default(),

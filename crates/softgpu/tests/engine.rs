@@ -60,6 +60,8 @@ fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
     let spec = LaunchSpec {
         grid: [64, 1, 1],
         block: [1, 1, 1],
+        cluster: [1; 3],
+        explicit_cluster: false,
         dynamic_shared_bytes: 0,
         params: Vec::new(),
         device: DeviceInfo::default(),
@@ -119,6 +121,8 @@ fn on_buffer(space: &Arc<AddressSpace>, at: u64, blocks: u32, threads: u32) -> L
     LaunchSpec {
         grid: [blocks, 1, 1],
         block: [threads, 1, 1],
+        cluster: [1; 3],
+        explicit_cluster: false,
         dynamic_shared_bytes: 0,
         params: at.to_le_bytes().to_vec(),
         device: DeviceInfo::default(),

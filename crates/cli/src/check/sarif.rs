@@ -17,7 +17,7 @@ use super::symbols::demangled;
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 /// Kinds of findings and faults, and what each means.
-const RULES: [(&str, &str); 26] = [
+const RULES: [(&str, &str); 31] = [
     (
         "out of bounds",
         "An access outside of the allocation that its pointer belongs to.",
@@ -62,6 +62,10 @@ const RULES: [(&str, &str); 26] = [
     (
         "wrong warp mask",
         "A lane at an instruction of its warp, or read by one, that is not there by its mask.",
+    ),
+    (
+        "absent cluster peer",
+        "An access to shared memory of a block of the cluster that may not be there.",
     ),
     (
         "invalid free",
@@ -118,6 +122,10 @@ const RULES: [(&str, &str); 26] = [
     ),
     ("time-out", "A kernel that did not end in time."),
     ("deadlock", "A block of which no thread can go on."),
+    (
+        "cluster peer has exited",
+        "An access to shared memory of a block that has exited, which ended the kernel.",
+    ),
     (
         "stack overflow",
         "Calls that need more local memory than a thread has.",
@@ -426,6 +434,10 @@ mod tests {
             },
             FaultKind::Timeout { limit_ms: 1 },
             FaultKind::Deadlock(String::new()),
+            FaultKind::AbsentPeer {
+                block: [0; 3],
+                rank: 0,
+            },
             FaultKind::StackOverflow { limit: 1 },
         ];
         let findings = [
@@ -441,6 +453,7 @@ mod tests {
             FindingKind::ReadOnlyData,
             FindingKind::NarrowScope,
             FindingKind::WarpMask,
+            FindingKind::AbsentPeer,
             FindingKind::InvalidFree,
             FindingKind::MissingProductWait,
             FindingKind::MissingProductFence,

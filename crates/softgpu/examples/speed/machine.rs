@@ -64,6 +64,8 @@ impl Machine {
         let spec = LaunchSpec {
             grid,
             block,
+            cluster: [1; 3],
+            explicit_cluster: false,
             dynamic_shared_bytes: 0,
             params: params.to_vec(),
             device: DeviceInfo::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fercuda_cuda_sys::types::*;
 
 use super::graph::{exec, find, raw};
-use super::launch::{pack, plain};
+use super::launch::{pack, plain, scheduling_policy};
 use super::stream::read_mem_ops;
 use super::{get, put, slice};
 use crate::device::context::named;
@@ -74,8 +74,23 @@ fn replace(old: &mut StreamAction, new: StreamAction) -> CuResult {
     if std::mem::discriminant(old) != std::mem::discriminant(&new) {
         return Err(err::INVALID_VALUE);
     }
+    let attributes = match old {
+        StreamAction::Kernel(k) => Some(k.clone()),
+        _ => None,
+    };
     *old = new;
+    // A node's attributes are none of its parameters.
+    if let (Some(from), StreamAction::Kernel(to)) = (attributes, old) {
+        copy_attributes(&from, Arc::make_mut(to));
+    }
     Ok(())
+}
+
+/// Gives a kernel node the attributes of another.
+fn copy_attributes(from: &KernelLaunch, to: &mut KernelLaunch) {
+    (to.cooperative, to.priority) = (from.cooperative, from.priority);
+    (to.cluster, to.cluster_policy) = (from.cluster, from.cluster_policy);
+    to.preferred_cluster = from.preferred_cluster;
 }
 
 /// A kernel node's parameters as a launch.
@@ -632,11 +647,11 @@ driver_fns! {
     }
 
     fn cuGraphKernelNodeCopyAttributes[](dst: CUgraphNode, src: CUgraphNode) {
-        let (cooperative, priority) = look(src, |a| match a {
-            StreamAction::Kernel(k) => Ok((k.cooperative, k.priority)),
+        let from = look(src, |a| match a {
+            StreamAction::Kernel(k) => Ok(k.clone()),
             _ => Err(err::INVALID_VALUE),
         })?;
-        adjust(dst, |k| (k.cooperative, k.priority) = (cooperative, priority))
+        adjust(dst, |k| copy_attributes(&from, k))
     }
 
     fn cuGraphKernelNodeGetAttribute[](node: CUgraphNode, attr: CUkernelNodeAttrID, value_out: *mut CUkernelNodeAttrValue) {
@@ -647,8 +662,15 @@ driver_fns! {
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => answer.cooperative = i32::from(k.cooperative),
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY => answer.priority = k.priority,
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-                    let [x, y, z] = k.cluster;
+                    let [x, y, z] = k.cluster.unwrap_or([0; 3]);
                     answer.clusterDim = CUlaunchAttributeValue_clusterDim { x, y, z };
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION => {
+                    let [x, y, z] = k.preferred_cluster;
+                    answer.preferredClusterDim = CUlaunchAttributeValue_preferredClusterDim { x, y, z };
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                    answer.clusterSchedulingPolicyPreference = k.cluster_policy;
                 }
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW => {}
                 _ => return Err(err::INVALID_VALUE),
@@ -668,6 +690,18 @@ driver_fns! {
             CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY => {
                 let priority = value.priority;
                 adjust(node, |k| k.priority = priority)
+            }
+            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+                let c = value.clusterDim;
+                adjust(node, |k| k.cluster = Some([c.x, c.y, c.z]))
+            }
+            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION => {
+                let c = value.preferredClusterDim;
+                adjust(node, |k| k.preferred_cluster = [c.x, c.y, c.z])
+            }
+            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                let policy = scheduling_policy(value.clusterSchedulingPolicyPreference)?;
+                adjust(node, |k| k.cluster_policy = policy)
             }
             // A hint about a cache that is not there.
             CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW => adjust(node, |_| ()),

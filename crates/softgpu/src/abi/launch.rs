@@ -102,7 +102,9 @@ pub(super) fn plain(
         block,
         shared_bytes,
         cooperative: false,
-        cluster: [1; 3],
+        cluster: None,
+        preferred_cluster: [0; 3],
+        cluster_policy: CUclusterSchedulingPolicy::CU_CLUSTER_SCHEDULING_POLICY_DEFAULT,
         priority: 0,
         params: Vec::new(),
         stack_bytes: stack_bytes(ctx),
@@ -155,6 +157,16 @@ pub(super) unsafe fn launch(
     Ok(())
 }
 
+/// A policy that exists. All clusters run in the same way here.
+pub(super) fn scheduling_policy(
+    policy: CUclusterSchedulingPolicy,
+) -> CuResult<CUclusterSchedulingPolicy> {
+    match policy.0 {
+        0..=2 => Ok(policy),
+        _ => Err(err::INVALID_VALUE),
+    }
+}
+
 /// Applies one launch attribute.
 ///
 /// # Safety
@@ -172,7 +184,15 @@ unsafe fn apply(
             A::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => launch.cooperative = attr.value.cooperative != 0,
             A::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
                 let c = attr.value.clusterDim;
-                launch.cluster = [c.x, c.y, c.z];
+                launch.cluster = Some([c.x, c.y, c.z]);
+            }
+            A::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION => {
+                // Clusters of the other size are always allowed, and are what there is.
+                let c = attr.value.preferredClusterDim;
+                launch.preferred_cluster = [c.x, c.y, c.z];
+            }
+            A::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                launch.cluster_policy = scheduling_policy(attr.value.clusterSchedulingPolicyPreference)?;
             }
             A::CU_LAUNCH_ATTRIBUTE_PRIORITY => launch.priority = attr.value.priority,
             A::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT | A::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
@@ -187,10 +207,8 @@ unsafe fn apply(
             | A::CU_LAUNCH_ATTRIBUTE_IGNORE
             | A::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
             | A::CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
-            | A::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
             | A::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
             | A::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN
-            | A::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION
             | A::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             | A::CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING => {}
             A::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => return Err(err::NOT_SUPPORTED),
@@ -224,6 +242,14 @@ fn occupancy(func: CUfunction, block_size: c_int, dynamic: usize) -> CuResult<u3
         threads,
         dynamic,
     ))
+}
+
+/// Threads of a block of a launch that is only asked about.
+fn threads_of(config: &CUlaunchConfig) -> CuResult<u32> {
+    let sides = [config.blockDimX, config.blockDimY, config.blockDimZ];
+    let threads = sides.iter().map(|&n| u64::from(n)).product::<u64>();
+    let threads = u32::try_from(threads).ok().filter(|&n| n > 0);
+    threads.ok_or(err::INVALID_VALUE)
 }
 
 unsafe fn best_block(
@@ -409,15 +435,28 @@ driver_fns! {
     }
 
     fn cuOccupancyMaxPotentialClusterSize[](cluster_size: *mut c_int, func: CUfunction, config: *const CUlaunchConfig) {
-        get(config)?;
-        asked(func)?;
-        put(cluster_size, 1)
+        let c = get(config)?;
+        let function = asked(func)?;
+        let threads = threads_of(c)?;
+        // The least power of two that does not fit is twice the largest that does.
+        let fits = |&size: &u32| facts::active_clusters(function.kernel(), threads, c.sharedMemBytes, size) > 0;
+        let sizes = (0..=4).map(|n| 1 << n).filter(|&size| size <= function.largest_cluster());
+        put(cluster_size, sizes.take_while(fits).last().unwrap_or(0) as c_int)
     }
 
     fn cuOccupancyMaxActiveClusters[](num_clusters: *mut c_int, func: CUfunction, config: *const CUlaunchConfig) {
         let c = get(config)?;
-        let threads = c.blockDimX.saturating_mul(c.blockDimY).saturating_mul(c.blockDimZ);
-        let blocks = occupancy(func, c_int::try_from(threads).map_err(|_| err::INVALID_VALUE)?, c.sharedMemBytes as usize)?;
-        put(num_clusters, (blocks * facts::MULTIPROCESSORS) as c_int)
+        let function = asked(func)?;
+        let threads = threads_of(c)?;
+        let attrs = slice(c.attrs.cast_const(), c.numAttrs as usize)?;
+        let asked = attrs.iter().rev().find(|a| a.id == CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+        // The identity says which member is in use.
+        let asked = asked.map(|a| a.value.clusterDim).map(|c| [c.x, c.y, c.z]);
+        let cluster = asked.or(function.kernel().required_cluster).or_else(|| function.cluster_setting()).unwrap_or([1; 3]);
+        let size = cluster.iter().map(|&n| u64::from(n)).product::<u64>();
+        if size == 0 || size > u64::from(function.largest_cluster()) {
+            return Err(err::INVALID_CLUSTER);
+        }
+        put(num_clusters, facts::active_clusters(function.kernel(), threads, c.sharedMemBytes, size as u32) as c_int)
     }
 }

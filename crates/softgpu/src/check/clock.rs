@@ -440,6 +440,69 @@ impl WarpClocks {
         }
     }
 
+    /// What the arrival of lanes of warp `w` at their cluster's barrier tells: all that they have
+    /// done and know, or with `relaxed` what is before their last fence. That the block has begun
+    /// is told in any case.
+    pub(crate) fn arrival(&mut self, w: usize, mask: u32, relaxed: bool) -> Arc<KnownBlocks> {
+        if !relaxed {
+            let all = self.known_to(w, mask);
+            self.tick(w);
+            return all;
+        }
+        let mut told = self.fenced_of(w, mask, false).unwrap_or_default();
+        raise_block(&mut told, self.block, BlockTimes::default());
+        told
+    }
+
+    /// What lanes of warp `w` tell another block, all that they have done and know.
+    pub(crate) fn told(&mut self, w: usize, mask: u32) -> Arc<KnownBlocks> {
+        let all = self.known_to(w, mask);
+        self.tick(w);
+        all
+    }
+
+    /// What is before a fence of theirs.
+    pub(crate) fn told_fenced(&self, w: usize, mask: u32) -> Option<Arc<KnownBlocks>> {
+        self.fenced_of(w, mask, false)
+    }
+
+    /// A location of shared memory gets what a thread of another block tells.
+    pub(crate) fn receive(&mut self, at: u32, told: &Arc<KnownBlocks>) {
+        release_to(&mut self.locations[0], at, told);
+    }
+
+    /// What a location of shared memory has for threads of other blocks.
+    pub(crate) fn offered(&self, at: u32) -> Option<Arc<KnownBlocks>> {
+        self.locations[0].get(&at).cloned()
+    }
+
+    /// The location at `at` tells what `actor` of `block` has done up to `time`, which is returned.
+    pub(crate) fn completes(
+        &mut self,
+        at: u32,
+        block: u32,
+        actor: u32,
+        time: u32,
+    ) -> Arc<KnownBlocks> {
+        let mut times = BlockTimes::default();
+        times.raise_lanes(actor / 32, 1 << (actor % 32), time);
+        let mut told = Arc::default();
+        raise_block(&mut told, block, times);
+        self.receive(at, &told);
+        told
+    }
+
+    /// Lanes of warp `w` get to know what a location in another block's memory tells.
+    pub(crate) fn learns(&mut self, w: usize, mask: u32, told: &Arc<KnownBlocks>) {
+        self.learn(w, mask, told, false);
+    }
+
+    /// Lanes of warp `w` pass their cluster's barrier, whose phase tells `opened`.
+    pub(crate) fn passes(&mut self, w: usize, mask: u32, opened: &Arc<KnownBlocks>) {
+        self.learn(w, mask, opened, false);
+        self.learn(w, mask, opened, true);
+    }
+
     /// Lanes of warp `w` have passed a fence: what is before it now is before what a relaxed access
     /// of theirs tells others; `near`: those of its block alone.
     pub(crate) fn fence(&mut self, w: usize, mask: u32, near: bool) {

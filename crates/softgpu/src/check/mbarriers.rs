@@ -29,6 +29,11 @@ impl MbarrierMark {
         MbarrierMark { pc, thread, time }
     }
 
+    /// The time of its warp.
+    pub(crate) fn time(self) -> u32 {
+        self.time
+    }
+
     /// Whether it is before what `now` is of.
     fn is_before(self, now: MbarrierMark, clocks: &WarpClocks) -> bool {
         clocks.follows(now.thread, self.thread, self.time)
@@ -68,6 +73,11 @@ pub(crate) struct MbarrierLives(BTreeMap<u32, MbarrierLife>);
 impl MbarrierLives {
     pub(crate) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    /// The initialisation of the mbarrier at `at`, if it is valid.
+    pub(crate) fn born(&self, at: u32) -> Option<MbarrierMark> {
+        self.0.get(&at)?.born
     }
 
     /// The mbarrier at `at`, of which the phase is under way or not, is initialised, or invalidated

@@ -5,13 +5,14 @@
 //! ([`super::clock`]).
 
 use super::clock::WarpClocks;
+use super::remote::{MeetingAccess, RemoteRecords};
 use crate::mem::{AddressShape, At};
 use crate::report::AccessKind;
 
 mod proxy;
 pub(crate) use proxy::ProxyFinding;
 
-/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong,
+/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), narrow, strong
 /// and pending flags, whether a further access wrote, and in the low eight bits the bytes last
 /// written and the bytes ever written. A reader's is the same with the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,8 @@ const PENDING: u64 = 1 << 9;
 /// Of the further access: that it wrote.
 const WROTE: u64 = 1 << 10;
 const STRONG: u64 = 1 << 8;
+/// Of a strong access: with the scope of its block.
+const NARROW: u64 = 1 << 11;
 
 impl SharedRecord {
     pub(crate) fn new(time: u32, pc: u32, thread: u32, strong: bool) -> Self {
@@ -34,12 +37,20 @@ impl SharedRecord {
                 | if strong { STRONG } else { 0 },
         )
     }
+    /// The same of a strong access whose scope is its block.
+    pub(crate) fn narrow_if(self, is_narrow: bool) -> Self {
+        SharedRecord(self.0 | if is_narrow { NARROW } else { 0 })
+    }
+    /// Whether it is strong for threads of other blocks.
+    pub(crate) fn reaches_cluster(self) -> bool {
+        self.0 & (STRONG | NARROW) == STRONG
+    }
     /// The same of the thread `n` further on.
     #[inline(always)]
     pub(crate) fn of(self, n: usize) -> Self {
         SharedRecord(self.0 + ((n as u64) << THREAD_SHIFT))
     }
-    fn time(self) -> u32 {
+    pub(crate) fn time(self) -> u32 {
         (self.0 >> TIME_SHIFT) as u32
     }
     pub(crate) fn pc(self) -> u32 {
@@ -48,7 +59,7 @@ impl SharedRecord {
     pub(crate) fn thread(self) -> u32 {
         (self.0 >> THREAD_SHIFT) as u32 & 1023
     }
-    fn strong(self) -> bool {
+    pub(crate) fn strong(self) -> bool {
         self.0 & STRONG != 0
     }
     fn bytes(self) -> u64 {
@@ -156,6 +167,8 @@ pub(crate) struct SharedShadow {
     open: usize,
     /// Time, of accesses to global memory too.
     pub(crate) clocks: WarpClocks,
+    /// What other blocks of the cluster have accessed.
+    pub(crate) remote: RemoteRecords,
 }
 
 impl SharedShadow {
@@ -170,6 +183,7 @@ impl SharedShadow {
         self.last_write = 0;
         self.open = words;
         self.clocks.start(block, warps);
+        self.remote.clear();
     }
 
     /// Whether `now`, touching `bytes`, meets the access that left `was` with nothing between.
@@ -528,6 +542,53 @@ impl SharedShadow {
             a = end;
         }
         found
+    }
+
+    /// Accesses of the block's own threads to a word that one of another block would meet if
+    /// nothing ordered them.
+    pub(crate) fn met_by(
+        &self,
+        word: u32,
+        now: MeetingAccess,
+    ) -> impl Iterator<Item = (SharedRecord, AccessKind)> {
+        let word = word as usize;
+        let at = |of: &[u64]| SharedRecord(of.get(word).copied().unwrap_or(0));
+        let (w, r, e) = (at(&self.writes), at(&self.reads), at(&self.earlier));
+        let of_earlier = match e.0 & WROTE != 0 {
+            true => AccessKind::Write,
+            false => AccessKind::Read,
+        };
+        let all = [
+            (w, AccessKind::Write),
+            (e, of_earlier),
+            (r, AccessKind::Read),
+        ];
+        all.into_iter().filter(move |(was, kind)| {
+            was.bytes() & u64::from(now.bytes) != 0
+                && (now.writes || *kind == AccessKind::Write)
+                && !(was.reaches_cluster() && now.strong)
+        })
+    }
+
+    /// Whether the block's own threads access a word by strong accesses, as they do a flag.
+    pub(crate) fn is_watched(&self, word: u32) -> bool {
+        let word = word as usize;
+        let of = [&self.reads, &self.writes];
+        let mut records = of.iter().filter_map(|of| of.get(word));
+        records.any(|&raw| SharedRecord(raw).strong())
+    }
+
+    /// The bytes of a word that were ever written.
+    pub(crate) fn written(&self, word: u32) -> u64 {
+        self.writes.get(word as usize).map_or(0, |w| w & 15)
+    }
+
+    /// Bytes of a word are written by another block.
+    pub(crate) fn initialise_bytes(&mut self, word: u32, bytes: u64) {
+        if let Some(w) = self.writes.get_mut(word as usize) {
+            self.open -= usize::from(*w & 15 != 15 && (*w | bytes) & 15 == 15);
+            *w |= bytes & 15;
+        }
     }
 
     /// A copy into `len` bytes at `at` has landed.

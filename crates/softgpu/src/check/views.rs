@@ -44,6 +44,20 @@ impl ThreadViews {
                 .any(|(l, v)| *l == lane && is_known(&v.known, block, thread, time))
     }
 
+    /// Whether that is known to any of them.
+    pub(crate) fn any_has(&self, block: u32, thread: u32, time: u32) -> bool {
+        let mut lanes = self.lanes.iter();
+        is_known(&self.common, block, thread, time)
+            || lanes.any(|(_, v)| is_known(&v.known, block, thread, time))
+    }
+
+    /// Whether anything that `lane` knows is of `block`: then that has begun.
+    pub(crate) fn has_block(&self, lane: u32, block: u32) -> bool {
+        let mut lanes = self.lanes.iter();
+        self.common.contains_key(&block)
+            || lanes.any(|(l, v)| *l == lane && v.known.contains_key(&block))
+    }
+
     /// The same of a thread of the own block.
     pub(crate) fn has_own(&self, lane: u32, thread: u32, time: u32) -> bool {
         self.has(lane, self.block, thread, time)

@@ -21,6 +21,12 @@ const SHARED_PER_MULTIPROCESSOR: u32 = 228 << 10;
 const RESERVED_SHARED: u32 = 1 << 10;
 const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
+/// Multiprocessors of each group that a cluster lies in.
+const GROUPS: [u32; 8] = [16, 16, 16, 16, 16, 16, 18, 18];
+/// Blocks of a cluster that every device of this kind has room for.
+pub(crate) const MAX_PORTABLE_CLUSTER: u32 = 8;
+/// Blocks of a cluster, if the kernel opts in.
+pub(crate) const MAX_CLUSTER: u32 = 16;
 pub(crate) const MAX_PITCH: u64 = 0x7fff_ffff;
 pub(crate) const CONSTANT_BYTES: i32 = 65536;
 
@@ -122,8 +128,7 @@ pub(crate) fn device(m: &Machine, ordinal: u32, which: D) -> CuResult<i32> {
         116..=118 => 0,
         // Pools can be shared by file descriptor.
         119 => 1,
-        // Clusters of one block only.
-        120 => 0,
+        120 => 1,
         121 => 0,
         122 | 123 => 1,
         124 => 0,
@@ -172,6 +177,18 @@ pub(crate) fn blocks_per_multiprocessor(
         .min(BLOCKS_PER_MULTIPROCESSOR)
 }
 
+/// Clusters of `size` blocks that fit the device at once: each lies in one group.
+pub(crate) fn active_clusters(
+    kernel: &KernelInfo,
+    threads: u32,
+    dynamic_shared: u32,
+    size: u32,
+) -> u32 {
+    let blocks = blocks_per_multiprocessor(kernel, threads, dynamic_shared);
+    let clusters = GROUPS.map(|group| (group * blocks).checked_div(size).unwrap_or(0));
+    clusters.iter().sum()
+}
+
 /// The most dynamic shared memory with which `blocks` blocks still fit.
 pub(crate) fn available_shared(kernel: &KernelInfo, blocks: u32) -> u64 {
     let each = SHARED_PER_MULTIPROCESSOR / blocks.max(1) / 128 * 128;
@@ -203,6 +220,14 @@ mod tests {
             static_shared_bytes: shared,
             ..KernelInfo::default()
         };
+        assert_eq!(
+            active_clusters(&kernel(16, 0), 128, MAX_SHARED_OPTIN, 2),
+            66
+        );
+        assert_eq!(
+            active_clusters(&kernel(16, 0), 128, MAX_SHARED_OPTIN, 16),
+            8
+        );
         assert_eq!(blocks_per_multiprocessor(&kernel(16, 0), 1024, 0), 2);
         assert_eq!(blocks_per_multiprocessor(&kernel(16, 0), 32, 0), 32);
         assert_eq!(blocks_per_multiprocessor(&kernel(255, 0), 1024, 0), 0);

@@ -163,19 +163,7 @@ impl KernelLaunch {
         if self.shared_bytes > self.function.dynamic_shared_limit() {
             return Err(err::INVALID_VALUE);
         }
-        let cluster: u64 = self.cluster.iter().map(|&n| u64::from(n)).product();
-        let divides = self
-            .grid
-            .iter()
-            .zip(self.cluster)
-            .all(|(g, c)| c != 0 && g % c == 0);
-        if !divides || cluster > 8 {
-            return Err(err::INVALID_CLUSTER);
-        }
-        if cluster > 1 {
-            super::say("not implemented on the software device: clusters of more than one block");
-            return Err(err::NOT_SUPPORTED);
-        }
+        self.check_cluster()?;
         if self.cooperative {
             let per_sm =
                 attributes::blocks_per_multiprocessor(kernel, threads as u32, self.shared_bytes);
@@ -183,6 +171,63 @@ impl KernelLaunch {
             if blocks > u64::from(per_sm) * u64::from(attributes::MULTIPROCESSORS) {
                 return Err(err::COOPERATIVE_TOO_LARGE);
             }
+        }
+        Ok(())
+    }
+
+    /// The size of clusters that the launch or its kernel asks for; `None` if neither does.
+    fn asked_cluster(&self) -> Option<[u32; 3]> {
+        self.cluster
+            .or(self.function.kernel().required_cluster)
+            .or_else(|| self.function.cluster_setting())
+    }
+
+    /// Blocks of its clusters along each axis.
+    pub(crate) fn effective_cluster(&self) -> [u32; 3] {
+        self.asked_cluster().unwrap_or([1; 3])
+    }
+
+    /// Whether that was asked for.
+    pub(crate) fn is_explicit_cluster(&self) -> bool {
+        self.asked_cluster().is_some()
+    }
+
+    /// The size of clusters against the kernel's, the grid's and the device's.
+    fn check_cluster(&self) -> CuResult {
+        let kernel = self.function.kernel();
+        if kernel.blocks_are_clusters {
+            super::say("not implemented on the software device: .blocksareclusters");
+            return Err(err::NOT_SUPPORTED);
+        }
+        let Some(cluster) = self.asked_cluster() else {
+            // `.explicitcluster` without a size leaves it to the launch.
+            return match kernel.explicit_cluster {
+                true => Err(err::INVALID_CLUSTER),
+                false => Ok(()),
+            };
+        };
+        let fixed = kernel.required_cluster;
+        if fixed.is_some_and(|required| required != cluster) {
+            return Err(err::INVALID_CLUSTER);
+        }
+        let divides = |axis: usize| self.grid[axis].checked_rem(cluster[axis]) == Some(0);
+        if !(0..3).all(divides) {
+            return Err(err::INVALID_CLUSTER);
+        }
+        let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
+        let most = kernel.max_cluster_rank.unwrap_or(attributes::MAX_CLUSTER);
+        if blocks > u64::from(self.function.largest_cluster().min(most)) {
+            return Err(err::INVALID_CLUSTER);
+        }
+        let preferred = self.preferred_cluster;
+        let multiple = |axis: usize| preferred[axis].checked_rem(cluster[axis]) == Some(0);
+        if preferred != [0; 3] && !(0..3).all(multiple) {
+            return Err(err::INVALID_CLUSTER);
+        }
+        let threads = self.block.iter().product();
+        let fits = attributes::active_clusters(kernel, threads, self.shared_bytes, blocks as u32);
+        if blocks > 1 && fits == 0 {
+            return Err(err::INVALID_CLUSTER);
         }
         Ok(())
     }
@@ -221,6 +266,8 @@ impl KernelLaunch {
         let spec = LaunchSpec {
             grid: self.grid,
             block: self.block,
+            cluster: self.effective_cluster(),
+            explicit_cluster: self.is_explicit_cluster(),
             dynamic_shared_bytes: self.shared_bytes,
             params: self.params.clone(),
             device: DeviceInfo {

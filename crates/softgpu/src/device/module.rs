@@ -11,7 +11,7 @@ use fercuda_cuda_sys::types::CUfunction_attribute as F;
 use rustc_hash::FxHashMap;
 
 use super::allocation::AllocationSource;
-use super::attributes::{MAX_SHARED, MAX_SHARED_OPTIN};
+use super::attributes::{MAX_CLUSTER, MAX_PORTABLE_CLUSTER, MAX_SHARED, MAX_SHARED_OPTIN};
 use super::memory::host_op;
 use super::objects::{
     FunctionSettings, Library, SoftContext, SoftFunction, SoftKernel, SoftModule,
@@ -48,6 +48,22 @@ impl SoftFunction {
     pub(crate) fn dynamic_shared_limit(&self) -> u32 {
         dynamic_limit(self.kernel(), &self.settings)
     }
+
+    /// The size of clusters that was set for it; `None` if none was.
+    pub(crate) fn cluster_setting(&self) -> Option<[u32; 3]> {
+        let set = self.settings.cluster.each_ref();
+        let set = set.map(|n| n.load(Ordering::Acquire) as u32);
+        // Of a size of which a part is set, the rest is one.
+        (set != [0; 3]).then(|| set.map(|n| n.max(1)))
+    }
+
+    /// Most blocks of its clusters: those that every device can run, or all that this one can.
+    pub(crate) fn largest_cluster(&self) -> u32 {
+        match self.settings.non_portable.load(Ordering::Acquire) {
+            0 => MAX_PORTABLE_CLUSTER,
+            _ => MAX_CLUSTER,
+        }
+    }
 }
 
 fn dynamic_limit(kernel: &KernelInfo, settings: &FunctionSettings) -> u32 {
@@ -79,7 +95,9 @@ pub(crate) fn attribute(
             set => set,
         },
         F::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => load(&settings.carveout),
-        F::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => 0,
+        F::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => {
+            i32::from(kernel.explicit_cluster && kernel.required_cluster.is_none())
+        }
         F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH => {
             required(0).unwrap_or_else(|| load(&settings.cluster[0]))
         }
@@ -112,11 +130,23 @@ pub(crate) fn set_attribute(
         F::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {
             &settings.carveout
         }
+        // What the kernel says of itself cannot be changed.
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
+        | F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT
+        | F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
+            if kernel.required_cluster.is_some() =>
+        {
+            return Err(err::INVALID_VALUE);
+        }
         F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH if value >= 0 => &settings.cluster[0],
         F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT if value >= 0 => &settings.cluster[1],
         F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH if value >= 0 => &settings.cluster[2],
-        F::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => &settings.non_portable,
-        F::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => &settings.policy,
+        F::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if (0..=1).contains(&value) => {
+            &settings.non_portable
+        }
+        F::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if (0..=2).contains(&value) => {
+            &settings.policy
+        }
         _ => return Err(err::INVALID_VALUE),
     };
     slot.store(value, Ordering::Release);

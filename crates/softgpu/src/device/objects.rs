@@ -374,7 +374,11 @@ pub(crate) struct KernelLaunch {
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
     pub(crate) cooperative: bool,
-    pub(crate) cluster: [u32; 3],
+    /// As the launch asks for them; else the kernel says.
+    pub(crate) cluster: Option<[u32; 3]>,
+    /// Zeros: none.
+    pub(crate) preferred_cluster: [u32; 3],
+    pub(crate) cluster_policy: fercuda_cuda_sys::types::CUclusterSchedulingPolicy,
     pub(crate) priority: i32,
     pub(crate) params: Vec<u8>,
     pub(crate) stack_bytes: u64,

@@ -10,6 +10,7 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offsets};
 use super::checks::{self, CheckedAccess, Published};
+use super::cluster::{PlacedLanes, placed, with_peers};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -23,6 +24,8 @@ use crate::report::AccessKind;
 const RMW_SHIFT: u32 = 44;
 const KIND_SHIFT: u32 = 48;
 const SPACE_SHIFT: u32 = 52;
+/// Shared memory of the block itself, not of its cluster.
+const OWN_BLOCK: u64 = 1 << 54;
 const RED: u64 = 1 << 56;
 /// The result is read.
 const READ: u64 = 1 << 61;
@@ -72,8 +75,31 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
                 continue;
             }
             if tag == SHARED_TAG {
-                let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
-                mask = admit_shared::<CHECK>(ctx, i, &off, mask, access);
+                let address: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
+                // Without `::cluster` an address is an offset in the block's own memory.
+                let to = match space == 1 && i.imm & OWN_BLOCK != 0 {
+                    true => PlacedLanes {
+                        own: mask,
+                        at: address,
+                        away: 0,
+                    },
+                    false => placed(ctx, &address, mask),
+                };
+                if to.away != 0 {
+                    let mut changed = false;
+                    with_peers::<CHECK>(ctx, i, &address, to.away, access, |ctx, at, mask| {
+                        changed |= shared(ctx, i, at, mask, op, kind, red, n);
+                    });
+                    if CHECK {
+                        checks::synchronise(ctx, &addr, to.away, published, is_read);
+                    }
+                    ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
+                }
+                if to.own == 0 {
+                    continue;
+                }
+                let off = to.at;
+                mask = admit_shared::<CHECK>(ctx, i, &off, to.own, access);
                 if CHECK {
                     checks::synchronise(ctx, &addr, mask, published, is_read);
                 }
@@ -443,7 +469,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
 
 fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
-        return Err(LowerError::Unsupported);
+        return super::cluster_async::lower(l, i, m);
     }
     let ty = m
         .types()
@@ -580,6 +606,11 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         | ((op as u64) << RMW_SHIFT)
         | ((kind as u64) << KIND_SHIFT)
         | (u64::from(shared) << SPACE_SHIFT)
+        | if m.has(Word::SharedCluster) {
+            0
+        } else {
+            OWN_BLOCK
+        }
         | if quiet { RED } else { 0 }
         | if is_read { READ } else { 0 }
         | ((n as u64) << COUNT_SHIFT);

@@ -4,20 +4,21 @@
 //! block have arrived: those that have exited are not waited for.
 
 use super::checks;
+use super::cluster_barrier;
 use super::ctx::Ctx;
 use super::program::{BarrierOp, BarrierSite, Terminator};
 use super::state::{Barrier, Split, SplitOutcome, SplitState};
 use crate::report::{Finding, FindingActor, FindingKind};
 
-/// The barrier of the cluster, behind those of the block.
-const CLUSTER: u32 = 16;
+/// Barriers of a block.
+const BARRIERS: u32 = 16;
 
 /// Reports a barrier that no block has, and a number of threads that is not one of whole warps.
 fn invalid_operands(ctx: &mut Ctx<'_>, split: &Split, id: u32, count: Option<u32>) {
     let (function, warp) = (function_of(ctx), ctx.warp as u32);
     let lane = split.mask.trailing_zeros() & 31;
-    if id >= CLUSTER {
-        let note = format!("barrier {id}: a block has barriers 0 to {}", CLUSTER - 1);
+    if id >= BARRIERS {
+        let note = format!("barrier {id}: a block has barriers 0 to {}", BARRIERS - 1);
         report(ctx, function, split.pc, warp, lane, note);
     }
     if let Some(count) = count.filter(|n| !n.is_multiple_of(32)) {
@@ -32,9 +33,6 @@ fn live_threads(ctx: &Ctx<'_>) -> u32 {
 
 /// Split `s` arrives at the barrier that ends block `pc`.
 pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) -> SplitOutcome {
-    if site.op == BarrierOp::ClusterArrive {
-        return SplitOutcome::Go(site.next);
-    }
     ctx.w().splits[s].pc = pc;
     if site.aligned && ctx.mask != ctx.w().live {
         ctx.w().splits[s].state = SplitState::AtBarrier;
@@ -62,8 +60,7 @@ pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) 
         }
         return SplitOutcome::Choose;
     }
-    arrive(ctx, s);
-    if site.op == BarrierOp::Arrive {
+    if arrive(ctx, s) {
         SplitOutcome::Go(site.next)
     } else {
         SplitOutcome::Choose
@@ -71,18 +68,38 @@ pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) 
 }
 
 /// Counts the lanes of split `s` at the barrier of its block, and opens the barrier if it is
-/// complete.
-pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
+/// complete. Returns whether they go on at once; then they are ready to.
+pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) -> bool {
     let split = ctx.w().splits[s];
     let code = ctx.code;
     let Terminator::Barrier(site) = &code.blocks[split.pc as usize].term else {
-        return;
+        return false;
     };
+    // What opens may have other lanes join this split: it goes on first.
+    let goes_on = |ctx: &mut Ctx<'_>| {
+        ctx.w().splits[s].state = SplitState::Ready;
+        ctx.w().splits[s].pc = site.next;
+    };
+    match site.op {
+        BarrierOp::ClusterArrive | BarrierOp::ClusterArriveRelaxed => {
+            cluster_barrier::arrive(ctx, s, site.op == BarrierOp::ClusterArriveRelaxed);
+            goes_on(ctx);
+            return true;
+        }
+        BarrierOp::Cluster => {
+            let passes = cluster_barrier::wait(ctx, s);
+            if passes {
+                goes_on(ctx);
+            }
+            return passes;
+        }
+        _ => {}
+    }
     let lane = split.mask.trailing_zeros() as usize & 31;
     let named = ctx.rows.lane::<u32>(site.id, lane);
-    let id = named.min(CLUSTER);
+    let id = named.min(BARRIERS - 1);
     let expected = site.count.map_or(0, |c| ctx.rows.lane::<u32>(c, lane));
-    if ctx.run.spec.checks.is_some() && site.op != BarrierOp::Cluster {
+    if ctx.run.spec.checks.is_some() {
         invalid_operands(ctx, &split, named, site.count.map(|_| expected));
     }
     let p = ctx.rows.pred(site.pred) & split.mask;
@@ -112,6 +129,10 @@ pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
         ctx.w().splits[s].state = SplitState::Barrier(id);
     }
     open_if_complete(ctx, id);
+    if !waits {
+        goes_on(ctx);
+    }
+    !waits
 }
 
 fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
@@ -165,6 +186,7 @@ pub(crate) fn give_result(ctx: &mut Ctx<'_>, block: u32, value: u32) {
 
 /// Handles exited lanes: barriers that waited for them may open.
 pub(crate) fn exited(ctx: &mut Ctx<'_>) {
+    cluster_barrier::exited(ctx);
     if !ctx.block.has_arrivals {
         return;
     }
@@ -235,7 +257,7 @@ fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
     report(ctx, first.0, first.1, first.2, first.3, note);
 }
 
-fn function_of(ctx: &Ctx<'_>) -> u32 {
+pub(crate) fn function_of(ctx: &Ctx<'_>) -> u32 {
     ctx.block.warps[ctx.warp]
         .frames
         .get(ctx.frame as usize)

@@ -6,7 +6,7 @@ use super::barrier;
 use super::checks;
 use super::ctx::{Ctx, LaunchRun};
 use super::hang;
-use super::state::{Barrier, BlockState, Frame, Split, SplitState};
+use super::state::{Barrier, BlockState, ClusterBarrier, Frame, Split, SplitState};
 use super::warp::{self, WarpStop};
 use crate::report::{ExecutionPoint, Fault, FaultKind};
 
@@ -30,9 +30,10 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.shared.clear();
     b.shared.resize(run.all_shared_bytes() as usize, 0);
     b.barriers.clear();
-    b.barriers.resize(17, Barrier::default());
+    b.barriers.resize(16, Barrier::default());
     b.has_arrivals = false;
     b.book.clear();
+    b.cluster_barrier = ClusterBarrier::default();
     b.next_warp = 0;
     let threads = run.threads();
     let warps = threads.div_ceil(32) as usize;
@@ -58,6 +59,12 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
     ctx.waits = 0;
     let at = ctx.block.next_warp;
     let mut w = if at < n { at } else { 0 };
+    // The blocks of a cluster wait for each other more often than those of a grid.
+    let in_cluster = ctx.run.cluster_size > 1;
+    let turn = match in_cluster {
+        true => BLOCK_TURN.min(2 * n as u32),
+        false => BLOCK_TURN,
+    };
     loop {
         if ctx.block.warps[w].live == 0 {
             done += 1;
@@ -104,6 +111,10 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             return WarpStop::Done;
         }
         if idle > n {
+            if in_cluster && awaits_cluster(&ctx.block) {
+                ctx.block.next_warp = w;
+                return WarpStop::Blocked;
+            }
             if !enter_alone(ctx) {
                 deadlock(ctx);
                 return WarpStop::Trouble;
@@ -130,7 +141,7 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             ctx.block.next_warp = w;
             ctx.idle = true;
             return WarpStop::Yielded;
-        } else if turns >= BLOCK_TURN && ctx.waits > 0
+        } else if turns >= turn && ctx.waits > 0
             || ctx.waits > BLOCK_WAITS
             || ctx.instructions > long
         {
@@ -140,8 +151,14 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
     }
 }
 
+/// Whether a thread of it waits at the barrier of its cluster.
+fn awaits_cluster(block: &BlockState) -> bool {
+    let mut splits = block.warps.iter().flat_map(|w| &w.splits);
+    splits.any(|s| s.state == SplitState::ClusterBarrier)
+}
+
 /// Whether lanes of a warp go on that waited for the rest of it in vain.
-fn enter_alone(ctx: &mut Ctx<'_>) -> bool {
+pub(crate) fn enter_alone(ctx: &mut Ctx<'_>) -> bool {
     (0..ctx.block.warps.len()).any(|w| {
         ctx.warp = w;
         warp::enter_alone(ctx)
@@ -177,12 +194,10 @@ pub(crate) fn whereabouts(run: &LaunchRun, block: &BlockState) -> Option<Executi
     Some(run.place(function, pc, block.index, thread))
 }
 
-fn deadlock(ctx: &mut Ctx<'_>) {
-    let mut text = Vec::new();
-    let mut place = None;
-    let run = ctx.run;
-    let mut found = Vec::new();
-    for w in &ctx.block.warps {
+/// Where threads of the block wait, and for what.
+pub(crate) fn waiting(run: &LaunchRun, block: &BlockState) -> Vec<(ExecutionPoint, String)> {
+    let mut out = Vec::new();
+    for w in &block.warps {
         for s in &w.splits {
             let Some((function, pc)) = position(run, &w.frames, s) else {
                 continue;
@@ -193,40 +208,43 @@ fn deadlock(ctx: &mut Ctx<'_>) {
                 SplitState::Barrier(id) => format!("wait at barrier {id}"),
                 SplitState::Registers { wanted, .. } => format!("wait for {wanted} registers each"),
                 SplitState::Products { .. } => "wait for the rest of their four warps".to_owned(),
+                SplitState::ClusterBarrier => "wait at the barrier of the cluster".to_owned(),
                 _ => "wait".to_owned(),
             };
-            if text.len() < 8 {
-                text.push(format!(
-                    "lanes {:#010x} of warp {} {what} at line {line}",
-                    s.mask, w.index
-                ));
-            }
-            place.get_or_insert_with(|| {
-                run.place(
-                    function,
-                    pc,
-                    ctx.block.index,
-                    run.thread_index(w.index * 32 + s.mask.trailing_zeros()),
-                )
-            });
-            if matches!(s.state, SplitState::Barrier(_)) {
-                found.push((function as u32, s.pc, w.index, s.mask.trailing_zeros()));
-            }
+            let thread = run.thread_index(w.index * 32 + s.mask.trailing_zeros());
+            let place = run.place(function, pc, block.index, thread);
+            let lanes = format!("lanes {:#010x} of warp {}", s.mask, w.index);
+            out.push((place, format!("{lanes} {what} at line {line}")));
         }
     }
-    if let Some(&(function, pc, warp, lane)) = found.first() {
-        barrier::report(
-            ctx,
-            function,
-            pc,
-            warp,
-            lane,
-            "the threads it waits for never arrive".to_owned(),
-        );
-    }
+    out
+}
+
+/// Reports the first barrier at which threads of the block wait in vain, if there is one.
+pub(crate) fn report_vain_wait(ctx: &mut Ctx<'_>) -> bool {
+    let at_barrier =
+        |s: &Split| matches!(s.state, SplitState::Barrier(_) | SplitState::ClusterBarrier);
+    let found = ctx.block.warps.iter().find_map(|w| {
+        let s = w.splits.iter().find(|s| at_barrier(s))?;
+        let frame = w.frames[s.frame as usize].as_ref()?;
+        Some((frame.function, s.pc, w.index, s.mask.trailing_zeros()))
+    });
+    let Some((function, pc, warp, lane)) = found else {
+        return false;
+    };
+    let note = "the threads it waits for never arrive".to_owned();
+    barrier::report(ctx, function, pc, warp, lane, note);
+    true
+}
+
+fn deadlock(ctx: &mut Ctx<'_>) {
+    let mut found = waiting(ctx.run, &ctx.block);
+    report_vain_wait(ctx);
+    found.truncate(8);
+    let text: Vec<String> = found.iter().map(|(_, what)| what.clone()).collect();
     ctx.trouble = Some(Box::new(Fault {
         kind: FaultKind::Deadlock(text.join("; ")),
-        place,
+        place: found.into_iter().next().map(|(place, _)| place),
         allocation: None,
     }));
 }

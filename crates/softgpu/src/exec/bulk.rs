@@ -8,6 +8,7 @@
 use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
+use super::bulk_peers::{PeerCopy, deliver, other_rank};
 use super::bulk_places::{
     DIRECTIONS, Direction, direction, further, global_address, global_window, in_each_block,
     mbarrier_place, shared_place,
@@ -34,6 +35,18 @@ struct BulkCopy {
     mbarrier: u64,
     blocks: Option<u32>,
     reduction: Option<Reduction>,
+}
+
+impl BulkCopy {
+    fn to_peer(&self, dst: u64, mbarrier: u64) -> PeerCopy {
+        PeerCopy {
+            dst,
+            mbarrier,
+            reach: self.len,
+            bytes: self.len,
+            align: 16,
+        }
+    }
 }
 
 /// `a` the destination, `b` the source, `c` the bytes; further the mbarrier and the mask of blocks.
@@ -94,6 +107,15 @@ fn load<const CHECK: bool>(
         .zip(in_each_block(c.mbarrier, c.blocks))
         .collect();
     for (dst, mbarrier) in targets {
+        if other_rank(ctx, dst).is_some() {
+            let copy = c.to_peer(dst, mbarrier);
+            deliver::<CHECK>(ctx, i, l, copy, |ctx, dst| {
+                let window = global_window(ctx, i, l, (src, len), false)?;
+                window.read_bytes(src, &mut ctx.block.shared[dst as usize..][..c.len as usize]);
+                Some(())
+            })?;
+            continue;
+        }
         let dst = shared_place(ctx, i, l, (dst, len), 16)?;
         let at = mbarrier_place(ctx, i, l, mbarrier)?;
         let mut number = 0;
@@ -154,6 +176,19 @@ fn between<const CHECK: bool>(
     c: &BulkCopy,
 ) -> Option<()> {
     let len = u64::from(c.len);
+    if other_rank(ctx, c.dst).is_some() {
+        let src = shared_place(ctx, i, l, (c.src, len), 16)?;
+        let bytes = ctx.block.shared[src as usize..][..c.len as usize].to_vec();
+        let copy = c.to_peer(c.dst, c.mbarrier);
+        return deliver::<CHECK>(ctx, i, l, copy, |ctx, dst| {
+            let target = &mut ctx.block.shared[dst as usize..][..c.len as usize];
+            match c.reduction {
+                None => target.copy_from_slice(&bytes),
+                Some(reduction) => reduce_shared(target, &bytes, reduction),
+            }
+            Some(())
+        });
+    }
     let dst = shared_place(ctx, i, l, (c.dst, len), 16)?;
     let src = shared_place(ctx, i, l, (c.src, len), 16)?;
     let at = mbarrier_place(ctx, i, l, c.mbarrier)?;

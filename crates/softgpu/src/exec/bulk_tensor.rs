@@ -3,6 +3,7 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
+use super::bulk_peers::{PeerCopy, deliver, other_rank};
 use super::bulk_places::{
     Direction, direction, further, global_window, in_each_block, mbarrier_place, shared_place,
 };
@@ -209,8 +210,20 @@ fn load<const CHECK: bool>(
     let targets: Vec<(u64, u64)> = in_each_block(dst, blocks)
         .zip(in_each_block(mbarrier, blocks))
         .collect();
-    let mut row = vec![0; found.row_bytes() as usize];
     for (dst, mbarrier) in targets {
+        if other_rank(ctx, dst).is_some() {
+            let copy = PeerCopy {
+                dst,
+                mbarrier,
+                reach: found.reach(),
+                bytes: found.bytes(),
+                align: 128,
+            };
+            deliver::<CHECK>(ctx, i, l, copy, |ctx, dst| {
+                bring::<false>(ctx, i, l, (map, found), (dst, 0))
+            })?;
+            continue;
+        }
         let dst = shared_place(ctx, i, l, (dst, found.reach().into()), 128)?;
         let at = mbarrier_place(ctx, i, l, mbarrier)?;
         let mut number = 0;
@@ -218,32 +231,44 @@ fn load<const CHECK: bool>(
             number = checks::begin_copy(ctx, i, l, Some(at));
             checks::copy_shared(ctx, i, l, number, (dst, found.reach()), true);
         }
-        let mut to = dst;
-        found.each(|part| {
-            if (part.len as usize) < row.len() {
-                fill(map, &mut row);
-            }
-            if part.len > 0 {
-                let (addr, len) = (part.addr, u64::from(part.len));
-                let may =
-                    !CHECK || checks::copy_global(ctx, i, l, number, (addr, len), AccessKind::Read);
-                if may {
-                    let window = global_window(ctx, i, l, (addr, len), false)?;
-                    let inside = &mut row[part.from as usize..][..part.len as usize];
-                    window.read_bytes(addr, inside);
-                    convert(map.element, inside);
-                }
-            }
-            scatter(map, &mut ctx.block.shared, to, &row);
-            to += row.len() as u32;
-            Some(())
-        })?;
+        bring::<CHECK>(ctx, i, l, (map, found), (dst, number))?;
         if CHECK {
             checks::complete_copy(ctx, l, at, number);
         }
         complete_bytes(ctx, i, l, at, found.bytes());
     }
     Some(())
+}
+
+/// Puts the box into shared memory at `dst`; `number` is that of the copy, with checks.
+fn bring<const CHECK: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    l: usize,
+    (map, found): (&TensorMap, &TensorBox<'_>),
+    (dst, number): (u32, u32),
+) -> Option<()> {
+    let mut row = vec![0; found.row_bytes() as usize];
+    let mut to = dst;
+    found.each(|part| {
+        if (part.len as usize) < row.len() {
+            fill(map, &mut row);
+        }
+        if part.len > 0 {
+            let (addr, len) = (part.addr, u64::from(part.len));
+            let may =
+                !CHECK || checks::copy_global(ctx, i, l, number, (addr, len), AccessKind::Read);
+            if may {
+                let window = global_window(ctx, i, l, (addr, len), false)?;
+                let inside = &mut row[part.from as usize..][..part.len as usize];
+                window.read_bytes(addr, inside);
+                convert(map.element, inside);
+            }
+        }
+        scatter(map, &mut ctx.block.shared, to, &row);
+        to += row.len() as u32;
+        Some(())
+    })
 }
 
 fn store<const CHECK: bool>(

@@ -5,6 +5,7 @@
 
 mod begin;
 mod block;
+mod cluster;
 mod conflict;
 mod found;
 mod global;
@@ -25,6 +26,9 @@ mod variables;
 
 pub(crate) use begin::{begin, end_block, start_block};
 pub(crate) use block::{above_stack, beyond_local, local, shared};
+pub(crate) use cluster::{
+    asynchronous, leaves_cluster, no_such_rank, other_mbarrier, peer, peer_has_ended, peer_mbarrier,
+};
 pub(crate) use found::found;
 pub(crate) use global::{CheckedAccess, replay};
 pub(crate) use launch::LaunchCheck;

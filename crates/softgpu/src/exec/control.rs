@@ -229,24 +229,12 @@ fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         next,
     };
     if m.has(Word::Cluster) {
-        // One block is a cluster: arriving does nothing that waiting does not do.
-        let id = l.c32(16);
-        let b = LBarrier {
-            op: BarrierOp::Cluster,
-            id,
-            ..none()
+        let op = match (m.has(Word::Arrive), m.has(Word::Relaxed)) {
+            (true, false) => BarrierOp::ClusterArrive,
+            (true, true) => BarrierOp::ClusterArriveRelaxed,
+            (false, _) => BarrierOp::Cluster,
         };
-        if m.has(Word::Arrive) {
-            l.terminate_to(
-                LTerm::Barrier(LBarrier {
-                    op: BarrierOp::ClusterArrive,
-                    ..b
-                }),
-                next,
-            );
-        } else {
-            l.terminate_to(LTerm::Barrier(b), next);
-        }
+        l.terminate_to(LTerm::Barrier(LBarrier { op, ..none() }), next);
         return Ok(());
     }
     let (op, skip) = if m.has(Word::Red) {

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::check_order::CheckOrder;
 use super::checks::LaunchCheck;
+use super::cluster::ClusterState;
 use super::launch::LaunchSpec;
 use super::product::Product;
 use super::program::{
@@ -326,6 +327,8 @@ pub(crate) struct LaunchRun {
     pub(crate) prepared: Arc<BoundKernel>,
     /// The constants of each function that has some of the launch.
     consts: Vec<Option<Box<[RegisterRow]>>>,
+    /// Blocks of a cluster.
+    pub(crate) cluster_size: u32,
     pub(crate) shared_bytes: u32,
     /// Where shared memory begins that system software uses, such as cooperative groups: behind
     /// the block's own, and only in blocks of kernels that ask for it.
@@ -369,7 +372,8 @@ impl LaunchRun {
         };
         // Blocks that can wait for each other are run by one thread, in an order that is always the
         // same.
-        let apart = !spec.cooperative && !prepared.code.communicates;
+        let cluster_size = spec.cluster.iter().product::<u32>().max(1);
+        let apart = !spec.cooperative && !prepared.code.communicates && cluster_size == 1;
         let functions = prepared.code.functions.iter().zip(&prepared.consts);
         let consts = functions
             .map(|(code, bank)| launch_bank(code, bank, &spec))
@@ -383,6 +387,7 @@ impl LaunchRun {
             has_reserved: prepared.code.reserves_shared,
             reserved_at: shared_bytes.next_multiple_of(128),
             prepared,
+            cluster_size,
             shared_bytes,
             workspace,
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
@@ -529,6 +534,8 @@ pub(crate) struct Ctx<'l> {
     pub(crate) run: &'l LaunchRun,
     pub(crate) code: &'l FunctionCode,
     pub(crate) block: Box<BlockState>,
+    /// The other blocks of its cluster, if clusters have several.
+    pub(crate) cluster: Option<Box<ClusterState>>,
     /// Warp in hand.
     pub(crate) warp: usize,
     pub(crate) local_base: u32,
@@ -557,6 +564,7 @@ impl<'l> Ctx<'l> {
             run,
             code: &run.code().functions[0],
             block: Box::default(),
+            cluster: None,
             warp: 0,
             local_base: 0,
             frame: 0,

@@ -7,6 +7,7 @@ use super::basics::{
     Byte1, Copy64, FromLocal, FromParam, FromShared, High16, High32, Narrow, Narrow8, Narrow16,
     SelectLane, ToShared, copy, logic,
 };
+use super::cluster::rank_of;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, handlers_plain};
 use super::layout::VariableSpace;
@@ -15,13 +16,16 @@ use super::registers::PredOperand;
 use super::tags::{LOCAL_TAG, NO_TAG, SHARED_TAG, TAG_MASK, tag};
 use super::width::{bits, rows};
 
-/// `p = address is in space imm`.
-struct IsSpace;
-impl Exec for IsSpace {
+/// `p = address is in space imm`; with `OWN` in the part of shared memory that is the block's own.
+struct IsSpace<const OWN: bool>;
+impl<const OWN: bool> Exec for IsSpace<OWN> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u64>(i.a);
         let want = i.imm >> 32 << 32;
-        let v = (0..32).fold(0u32, |v, l| v | (u32::from(a[l] & TAG_MASK == want) << l));
+        let is_own = |a: u64| !OWN || rank_of(a as u32).is_none_or(|rank| rank == ctx.rank());
+        let v = (0..32).fold(0u32, |v, l| {
+            v | (u32::from(a[l] & TAG_MASK == want && is_own(a[l])) << l)
+        });
         let mask = ctx.mask;
         ctx.rows
             .set_pred(PredOperand::from_bits(i.imm as u32), v, mask);
@@ -86,19 +90,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
         Op::Cvta => cvta(l, i, m),
         Op::Isspacep => isspacep(l, i, m),
         Op::And | Op::Or | Op::Xor | Op::Not if m.ty(0).ok() == Some(Ty::Pred) => pred_logic(l, i),
-        // A cluster has one block, so its shared memory is the block's own.
-        Op::Mapa => (|| {
-            let ty = m.ty(0)?;
-            let (d, a) = (l.dst(&i.operands[0], ty)?, l.src(&i.operands[1], ty)?);
-            copy(l, d, a, rows(ty));
-            Ok(())
-        })(),
-        Op::Getctarank => (|| {
-            let d = l.dst(&i.operands[0], Ty::U32)?;
-            let zero = l.c32(0);
-            copy(l, d, zero, 1);
-            Ok(())
-        })(),
+        Op::Mapa | Op::Getctarank => super::cluster_address::lower(l, i, m),
         Op::Prefetch
         | Op::Prefetchu
         | Op::Applypriority
@@ -274,13 +266,12 @@ fn isspacep(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let d = l.pred_dst(&i.operands[0])?;
     // No address is in a bank of constants that has none.
     let space = if is_const { NO_TAG } else { space };
-    let x = l.emit(
-        handlers_plain::<IsSpace>(),
-        Opd::None,
-        a,
-        Opd::None,
-        Opd::None,
-    );
+    let is_own = space == SHARED_TAG && !m.has(Word::SharedCluster);
+    let h = match is_own {
+        true => handlers_plain::<IsSpace<true>>(),
+        false => handlers_plain::<IsSpace<false>>(),
+    };
+    let x = l.emit(h, Opd::None, a, Opd::None, Opd::None);
     x.imm = space;
     x.imm_lo = Some(d);
     Ok(())

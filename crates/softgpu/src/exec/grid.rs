@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::block;
 use super::check_order::{BlockEnd, CheckOrder};
 use super::checks;
+use super::cluster::{self, ClusterState};
 use super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::launch::{LaunchSpec, LaunchStats};
 use super::state::BlockState;
@@ -31,7 +32,11 @@ const REST: Duration = Duration::from_micros(50);
 /// The limit of threads added to one launch.
 const MAX_LENT: usize = 64;
 
-/// A launch in execution: which of its blocks are begun, suspended and done.
+/// A block that was suspended, with the others of its cluster.
+type Suspended = (Box<BlockState>, Option<Box<ClusterState>>);
+
+/// A launch in execution: which of its blocks are begun, suspended and done. If its clusters have
+/// several blocks, the clusters are what is counted.
 struct GridRun {
     /// For added threads.
     this: Weak<GridRun>,
@@ -42,7 +47,7 @@ struct GridRun {
     done: AtomicU64,
     active: AtomicUsize,
     lent: AtomicUsize,
-    aside: Mutex<VecDeque<Box<BlockState>>>,
+    aside: Mutex<VecDeque<Suspended>>,
     aside_count: AtomicUsize,
     /// The first block that had not ended when the launch was stopped, and where it stood.
     stopped: Mutex<Option<(u64, ExecutionPoint)>>,
@@ -83,7 +88,7 @@ impl GridRun {
         let mut rests = 0;
         while !self.launch.must_stop() {
             let aside = self.aside_count.load(Ordering::Relaxed);
-            let fresh = if cooperative || aside < MAX_ASIDE {
+            let fresh = if cooperative || aside < MAX_ASIDE / self.launch.cluster_size as usize {
                 let n = self.next.fetch_add(1, Ordering::Relaxed);
                 // Far beyond the end the counter could wrap in theory only: one step for each
                 // attempt.
@@ -97,17 +102,20 @@ impl GridRun {
                 {
                     break;
                 }
-                block::start(&mut ctx, n);
+                cluster::start(&mut ctx, n);
             } else {
                 let Some(b) = lock(&self.aside).pop_front() else {
                     break;
                 };
                 self.aside_count.fetch_sub(1, Ordering::Relaxed);
-                ctx.block = b;
+                (ctx.block, ctx.cluster) = b;
             }
-            let stop = block::run(&mut ctx, || self.lend_a_thread());
+            let stop = cluster::run(&mut ctx, || self.lend_a_thread());
             if stop == WarpStop::Yielded && self.launch.is_stopped() {
                 self.note_stopped(&ctx.block);
+                if let Some(cluster) = &mut ctx.cluster {
+                    cluster.peers().for_each(|it| self.note_stopped(it));
+                }
             }
             if let Some(turns) = &self.launch.turns {
                 self.end_turn(&mut ctx, turns, stop);
@@ -127,7 +135,7 @@ impl GridRun {
                 WarpStop::Yielded | WarpStop::Blocked => {
                     // As many sleeps as there are suspended blocks: all of them may be asleep.
                     rests = if ctx.idle { rests + 1 } else { 0 };
-                    let b = std::mem::take(&mut ctx.block);
+                    let b = (std::mem::take(&mut ctx.block), ctx.cluster.take());
                     // Counted before it is published, so that the thread that takes it can
                     // decrement.
                     let aside = self.aside_count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -290,7 +298,9 @@ impl HelperPool {
         spec: LaunchSpec,
         prepared: Arc<BoundKernel>,
     ) -> Result<LaunchStats, Box<Fault>> {
-        let total = spec.grid.iter().map(|&n| u64::from(n)).product();
+        let total: u64 = spec.grid.iter().map(|&n| u64::from(n)).product();
+        let size: u64 = spec.cluster.iter().map(|&n| u64::from(n)).product();
+        let units = total / size.max(1);
         let mut workspace = None;
         if spec.cooperative {
             workspace = spec
@@ -306,7 +316,7 @@ impl HelperPool {
         let launch = Arc::new_cyclic(|this| GridRun {
             this: this.clone(),
             launch: LaunchRun::new(spec, prepared, at, checked),
-            end: AtomicU64::new(total),
+            end: AtomicU64::new(units),
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
             active: AtomicUsize::new(0),
@@ -320,7 +330,7 @@ impl HelperPool {
         });
         let run = &launch.launch;
         // With checks, whatever the threads, a report is the same in every run.
-        let shared = total > 1 && (run.spec.checks.is_none() || run.turns.is_some());
+        let shared = units > 1 && (run.spec.checks.is_none() || run.turns.is_some());
         if shared {
             lock(&self.launches).push(launch.clone());
             self.changed.notify_all();
@@ -358,9 +368,11 @@ impl HelperPool {
             }
         }
         if run.is_stopped() {
-            lock(&launch.aside)
-                .iter()
-                .for_each(|it| launch.note_stopped(it));
+            for (block, cluster) in lock(&launch.aside).iter_mut() {
+                launch.note_stopped(block);
+                let peers = cluster.iter_mut().flat_map(|c| c.peers());
+                peers.for_each(|it| launch.note_stopped(it));
+            }
             if let Some((_, place)) = lock(&launch.stopped).take() {
                 run.stopped_at(place);
             }
@@ -370,7 +382,7 @@ impl HelperPool {
         }
         Ok(LaunchStats {
             warp_instructions: launch.instructions.load(Ordering::Relaxed),
-            blocks: launch.done.load(Ordering::Relaxed),
+            blocks: launch.done.load(Ordering::Relaxed) * size.max(1),
             elapsed: run.elapsed(),
         })
     }

@@ -6,7 +6,8 @@
 //! has asked in vain for a phase, nothing will ever change.
 //!
 //! Invariants: a block in which some thread stores, arrives, reads global memory or ends is not
-//! stuck. Threads that count their polls or read a clock are given much longer.
+//! stuck. Threads that count their polls or read a clock are given much longer. Blocks of clusters
+//! are not judged: others may complete their mbarriers.
 
 use super::checks;
 use super::ctx::{Ctx, LaunchRun};
@@ -29,7 +30,8 @@ const TIMED: u64 = 2_000_000_000;
 /// Whether the block is stuck; then `ctx.trouble` says how. Called when all warps have had a turn.
 #[inline]
 pub(crate) fn is_stuck(ctx: &mut Ctx<'_>) -> bool {
-    if ctx.block.book.waits.is_empty() {
+    // Blocks of a cluster complete mbarriers of each other.
+    if ctx.block.book.waits.is_empty() || ctx.run.cluster_size > 1 {
         return false;
     }
     let book = &mut ctx.block.book;

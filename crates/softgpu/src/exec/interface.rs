@@ -38,6 +38,12 @@ pub struct KernelInfo {
     pub min_blocks: Option<u32>,
     /// `.reqnctapercluster`, if given.
     pub required_cluster: Option<[u32; 3]>,
+    /// `.explicitcluster`: it is launched with clusters of a given size only.
+    pub explicit_cluster: bool,
+    /// `.blocksareclusters`: its grids count clusters.
+    pub blocks_are_clusters: bool,
+    /// `.maxclusterrank`, if given: most blocks of a cluster.
+    pub max_cluster_rank: Option<u32>,
     /// 1-based line of its header.
     pub line: u32,
 }

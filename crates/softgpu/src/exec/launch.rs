@@ -44,6 +44,10 @@ pub struct LaunchSpec {
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
+    /// Blocks of a cluster along each axis, of which the grid's are multiples.
+    pub cluster: [u32; 3],
+    /// Whether that was asked for, by the kernel or by its launch.
+    pub explicit_cluster: bool,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared_bytes: u32,
     /// The parameter block.

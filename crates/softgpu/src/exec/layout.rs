@@ -418,9 +418,13 @@ impl ModuleInfo {
                         "reqntid" => k.required_threads = three(),
                         "minnctapersm" => k.min_blocks = n.first().copied(),
                         "reqnctapercluster" => k.required_cluster = three(),
+                        "maxclusterrank" => k.max_cluster_rank = n.first().copied(),
                         _ => {}
                     }
                 }
+                k.blocks_are_clusters |=
+                    matches!(d, Directive::Flag(f) if f == "blocksareclusters");
+                k.explicit_cluster |= matches!(d, Directive::Flag(f) if f == "explicitcluster");
             }
             k.registers = pressure::allotted(&k, k.registers, most_registers);
             k.line = first_line(tree.body.as_deref().unwrap_or(&[]));

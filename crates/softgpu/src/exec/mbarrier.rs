@@ -10,15 +10,16 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, inside};
-use super::checks::{self, MbarrierStep};
-use super::cluster::{ClusterPlace, cluster_place, shared_number};
+use super::checks::{self, CheckedAccess, MbarrierStep};
+use super::cluster::{ClusterPlace, cluster_place, offset_of, reachable, shared_number};
+use super::cluster_mbarrier::{RemoteArrival, arrive};
 use super::ctx::{Ctx, DecodedInst};
 use super::landing::{attach, land_of_barrier};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, LTerm, Lower, LowerError, Lowered, ModList, Opd, bad, operand};
 use super::registers::{LANES, PredOperand, each};
 use super::state::FailedWait;
-use crate::report::{AccessKind, FaultKind, MemSpace};
+use crate::report::{Access, AccessKind, FaultKind, MemSpace};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -93,11 +94,20 @@ impl MbarrierState {
             parity: v >> 63,
         }
     }
-    fn pack(self) -> u64 {
+    pub(crate) fn pack(self) -> u64 {
         (self.pending as u64 & 0xf_ffff)
             | ((self.expected as u64 & 0xf_ffff) << 20)
             | ((self.bytes as u64 & 0x3f_ffff) << 40)
             | (self.parity << 63)
+    }
+    /// The state after a change, and whether that ends the phase: nothing more is pending.
+    pub(crate) fn settled(mut self) -> (Self, bool) {
+        let ends = self.pending <= 0 && self.bytes == 0;
+        if ends {
+            self.parity ^= 1;
+            self.pending = self.expected;
+        }
+        (self, ends)
     }
     /// The mbarrier at an offset inside the block's shared memory.
     pub(crate) fn at(ctx: &Ctx<'_>, at: u32) -> Self {
@@ -112,12 +122,8 @@ fn raw(ctx: &Ctx<'_>, at: u32) -> u64 {
 }
 
 /// Writes the mbarrier at `at`, whose phase ends if nothing more is pending.
-fn put(ctx: &mut Ctx<'_>, at: u32, mut s: MbarrierState) {
-    let ends = s.pending <= 0 && s.bytes == 0;
-    if ends {
-        s.parity ^= 1;
-        s.pending = s.expected;
-    }
+fn put(ctx: &mut Ctx<'_>, at: u32, s: MbarrierState) {
+    let (s, ends) = s.settled();
     ctx.block.shared[at as usize..at as usize + 8].copy_from_slice(&s.pack().to_le_bytes());
     ctx.block.book.changed(at, ends);
     if ends && ctx.run.spec.checks.is_some() {
@@ -159,7 +165,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             });
             return;
         }
-        let (off, mask) = places(ctx, i, mask);
+        let (off, mask) = places(ctx, i, what, mask);
         if matches!(what, Bar::CopyArrive | Bar::CopyArriveNoinc) {
             attach(ctx, mask, &off);
         }
@@ -195,8 +201,9 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
     }
 }
 
-/// The offset of each lane's mbarrier, and the lanes that have one inside.
-fn places(ctx: &mut Ctx<'_>, i: &DecodedInst, mut mask: u32) -> ([u32; LANES], u32) {
+/// The offset of each lane's mbarrier, and the lanes that have one inside. Lanes that name one of
+/// another block have arrived there.
+fn places(ctx: &mut Ctx<'_>, i: &DecodedInst, what: Bar, mut mask: u32) -> ([u32; LANES], u32) {
     let a = ctx.rows.row::<u64>(i.a);
     let mut off = [NOWHERE; LANES];
     each(mask, |l| {
@@ -205,11 +212,8 @@ fn places(ctx: &mut Ctx<'_>, i: &DecodedInst, mut mask: u32) -> ([u32; LANES], u
         };
         match cluster_place(ctx, number) {
             ClusterPlace::Own(at) => off[l] = at,
-            ClusterPlace::Other { rank, offset } => {
-                let why = format!(
-                    "an mbarrier of block {rank} of the cluster at {offset:#x}, which has one block"
-                );
-                ctx.fail(i, l as u32, FaultKind::IllegalInstruction(why));
+            ClusterPlace::Other { .. } => {
+                from_afar(ctx, i, what, l, number);
                 mask &= !(1 << l);
             }
         }
@@ -218,6 +222,42 @@ fn places(ctx: &mut Ctx<'_>, i: &DecodedInst, mut mask: u32) -> ([u32; LANES], u
     let (kind, space) = (AccessKind::Atomic, MemSpace::Shared);
     let mask = inside(ctx, i, &off, mask, 8, len, kind, space);
     (off, mask)
+}
+
+/// Lane `l` arrives at the mbarrier of another block.
+#[cold]
+fn from_afar(ctx: &mut Ctx<'_>, i: &DecodedInst, what: Bar, l: usize, number: u32) {
+    let access = Access {
+        kind: AccessKind::Atomic,
+        space: MemSpace::Shared,
+        addr: number.into(),
+        len: 8,
+    };
+    let operand = match what {
+        Bar::Init | Bar::Inval | Bar::TestWait | Bar::TestParity => {
+            return ctx.illegal(i, l as u32, access);
+        }
+        Bar::CopyArrive | Bar::CopyArriveNoinc | Bar::PendingCount => {
+            return ctx.illegal(i, l as u32, access);
+        }
+        _ => i64::from(ctx.rows.lane::<u32>(i.b, l)),
+    };
+    let bytes = match what {
+        Bar::ExpectTx | Bar::ArriveExpectTx | Bar::ArriveDropExpectTx => operand,
+        Bar::CompleteTx => -operand,
+        _ => 0,
+    };
+    let arrivals = what.arrivals(operand);
+    let it = RemoteArrival {
+        arrivals,
+        drops: matches!(what, Bar::ArriveDrop | Bar::ArriveDropExpectTx),
+        bytes,
+        releases: arrivals > 0 && i.imm & RELAXED == 0,
+    };
+    let access = CheckedAccess::plain(8, AccessKind::Atomic);
+    if let Some(rank) = reachable(ctx, i, l, number, access) {
+        arrive(ctx, i, l, (rank, offset_of(number)), it);
+    }
 }
 
 /// Changes the mbarrier `s` at `at` as lane `l` says.

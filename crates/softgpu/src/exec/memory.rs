@@ -11,9 +11,11 @@ use super::access::{
 };
 use super::basics;
 use super::checks::{self, CheckedAccess, StoredValues};
+use super::cluster::{placed, with_peers};
 use super::convert;
 use super::ctx::{Ctx, DecodedInst, FunctionCode};
-use super::lanes::{Exec, Handlers, handlers, handlers_any, handlers_plain, lane_ops, map1, map2};
+use super::fixed_rows::{load_fixed_at, store_fixed_at};
+use super::lanes::{Exec, Handlers, handlers_any, handlers_plain};
 use super::lower::{AddressOperand, Ext, InstRole, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags, strength};
 use super::program::{Const, LaunchValue};
@@ -129,6 +131,50 @@ fn store_shared<T: LaneElement, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
+/// A load from shared memory of the cluster.
+#[inline(always)]
+fn load_cluster<T: LaneElement, const CHECK: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    address: &[u32; LANES],
+    mask: u32,
+) {
+    let to = placed(ctx, address, mask);
+    if to.own != 0 {
+        load_shared::<T, CHECK>(ctx, i, &to.at, to.own);
+    }
+    if to.away != 0 {
+        let mut one = [0];
+        let parts = parts(ctx.code, i, &mut one);
+        let access = access_of::<T>(ctx, i, parts, AccessKind::Read);
+        with_peers::<CHECK>(ctx, i, address, to.away, access, |ctx, at, mask| {
+            read::<T, [u8]>(&mut ctx.rows, parts, &ctx.block.shared, at, mask);
+        });
+    }
+}
+
+/// A store to shared memory of the cluster.
+#[inline(always)]
+fn store_cluster<T: LaneElement, const CHECK: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    address: &[u32; LANES],
+    mask: u32,
+) {
+    let to = placed(ctx, address, mask);
+    if to.own != 0 {
+        store_shared::<T, CHECK>(ctx, i, &to.at, to.own);
+    }
+    if to.away != 0 {
+        let mut one = [0];
+        let parts = parts(ctx.code, i, &mut one);
+        let access = access_of::<T>(ctx, i, parts, AccessKind::Write);
+        with_peers::<CHECK>(ctx, i, address, to.away, access, |ctx, at, mask| {
+            write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, at, mask);
+        });
+    }
+}
+
 /// The lanes with an admitted access to local memory: it is in bounds, and what may be wrong with
 /// it otherwise has been reported.
 fn admit_local<const CHECK: bool>(
@@ -219,6 +265,8 @@ const GENERIC: u8 = 1;
 const SHARED: u8 = 2;
 const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
+/// Shared memory of the block's cluster.
+const CLUSTER: u8 = 5;
 
 /// Addresses in all lanes, with the base that all of them add.
 #[inline(always)]
@@ -253,6 +301,7 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPAC
         }
         match SPACE {
             SHARED => load_shared::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
+            CLUSTER => load_cluster::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             LOCAL => load_local::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             PARAM => load_param::<T>(ctx, i, &offsets(ctx, i), mask),
             GLOBAL => load_global::<T, CHECK>(ctx, i, &based(ctx, i), mask),
@@ -264,7 +313,7 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPAC
                         continue;
                     }
                     match tag {
-                        SHARED_TAG => load_shared::<T, CHECK>(ctx, i, &low, mask),
+                        SHARED_TAG => load_cluster::<T, CHECK>(ctx, i, &low, mask),
                         LOCAL_TAG => load_local::<T, CHECK>(ctx, i, &low, mask),
                         PARAM_TAG => load_param::<T>(ctx, i, &low, mask),
                         _ => load_global::<T, CHECK>(ctx, i, &addr, mask),
@@ -302,6 +351,7 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPA
         }
         match SPACE {
             SHARED => store_shared::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
+            CLUSTER => store_cluster::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             LOCAL => store_local::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             GLOBAL => store_global::<T, CHECK>(ctx, i, &based(ctx, i), mask),
             _ => {
@@ -312,120 +362,13 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPA
                         continue;
                     }
                     match tag {
-                        SHARED_TAG => store_shared::<T, CHECK>(ctx, i, &low, mask),
+                        SHARED_TAG => store_cluster::<T, CHECK>(ctx, i, &low, mask),
                         LOCAL_TAG => store_local::<T, CHECK>(ctx, i, &low, mask),
                         // Parameters are not writable: an address outside every memory faults.
                         _ => store_global::<T, CHECK>(ctx, i, &addr, mask),
                     }
                 }
             }
-        }
-    }
-}
-
-/// Eight bytes of the kernel's parameters at a constant offset: the same in all lanes.
-struct LoadParameter;
-impl Exec for LoadParameter {
-    #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        let v = ctx.run.spec.parameter(i.imm as u32, 8);
-        let mask = if FULL { ALL } else { ctx.mask };
-        ctx.rows.set_row(i.d, &[v; LANES], mask);
-    }
-}
-
-/// Reads eight bytes of the kernel's parameters from `imm` on.
-pub(crate) fn load_parameter64() -> Handlers {
-    handlers::<LoadParameter>()
-}
-
-lane_ops! {
-    WordToLow = map1(u64, u32) |a| a as u32;
-    WordToHigh = map1(u64, u32) |a| (a >> 32) as u32;
-    WordsToLong = map2(u32, u32, u64) |a, b| u64::from(a) | (u64::from(b) << 32);
-}
-
-/// `d = (a >> imm[0..8]) & imm[32..]`.
-struct Extract;
-impl Exec for Extract {
-    #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
-        map1::<u32, u32, FULL>(ctx, i, |a| (a >> s) & m);
-    }
-}
-
-/// `d = (b & !(m << s)) | ((a & m) << s)`.
-struct BitInsert;
-impl Exec for BitInsert {
-    #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
-        map2::<u32, u32, u32, FULL>(ctx, i, |a, b| (b & !(m << s)) | ((a & m) << s));
-    }
-}
-
-/// Reads a parameter of a call from fixed rows: `bytes` (1, 2, 4, 8) from byte `at` of `row` on.
-pub(crate) fn load_fixed_at(l: &mut Lower<'_, '_>, d: Opd, row: u32, at: u32, bytes: u32) {
-    let r = row + at / 4;
-    match bytes {
-        8 => {
-            l.emit(
-                handlers::<WordsToLong>(),
-                d,
-                Opd::Fixed(r),
-                Opd::Fixed(r + 1),
-                Opd::None,
-            );
-        }
-        4 => {
-            l.emit(basics::copy32(), d, Opd::Fixed(r), Opd::None, Opd::None);
-        }
-        n => {
-            l.emit(
-                handlers::<Extract>(),
-                d,
-                Opd::Fixed(r),
-                Opd::None,
-                Opd::None,
-            )
-            .imm = u64::from(8 * (at % 4)) | (((1 << (8 * n)) - 1) << 32);
-        }
-    }
-}
-
-/// Writes a parameter of a call to fixed rows.
-pub(crate) fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) {
-    let r = row + at / 4;
-    match bytes {
-        8 => {
-            l.emit(
-                handlers::<WordToLow>(),
-                Opd::Fixed(r),
-                a,
-                Opd::None,
-                Opd::None,
-            );
-            l.emit(
-                handlers::<WordToHigh>(),
-                Opd::Fixed(r + 1),
-                a,
-                Opd::None,
-                Opd::None,
-            );
-        }
-        4 => {
-            l.emit(basics::copy32(), Opd::Fixed(r), a, Opd::None, Opd::None);
-        }
-        n => {
-            l.emit(
-                handlers::<BitInsert>(),
-                Opd::Fixed(r),
-                a,
-                Opd::Fixed(r),
-                Opd::None,
-            )
-            .imm = u64::from(8 * (at % 4)) | (((1 << (8 * n)) - 1) << 32);
         }
     }
 }
@@ -443,7 +386,8 @@ fn space_of(m: &ModList<'_>, var: Option<Space>) -> u8 {
         Word::Const,
     ];
     match (m.any(&words), var) {
-        (Some(Word::Shared | Word::SharedCta | Word::SharedCluster), _) => SHARED,
+        (Some(Word::Shared | Word::SharedCta), _) => SHARED,
+        (Some(Word::SharedCluster), _) => CLUSTER,
         (Some(Word::Local), _) => LOCAL,
         (Some(Word::Param | Word::ParamEntry | Word::ParamFunc), _) => PARAM,
         (Some(_), _) => GLOBAL,
@@ -460,6 +404,7 @@ fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
     fn h<T: LaneElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<LoadOp<T, SHARED, C>>(),
+            CLUSTER => handlers_plain::<LoadOp<T, CLUSTER, C>>(),
             LOCAL => handlers_any::<LoadOp<T, LOCAL, C>>(),
             PARAM => handlers_plain::<LoadOp<T, PARAM, C>>(),
             GLOBAL => handlers_any::<LoadOp<T, GLOBAL, C>>(),
@@ -482,6 +427,7 @@ fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
     fn h<T: LaneElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<StoreOp<T, SHARED, C>>(),
+            CLUSTER => handlers_plain::<StoreOp<T, CLUSTER, C>>(),
             LOCAL => handlers_any::<StoreOp<T, LOCAL, C>>(),
             GLOBAL => handlers_any::<StoreOp<T, GLOBAL, C>>(),
             _ => handlers_any::<StoreOp<T, GENERIC, C>>(),
@@ -515,6 +461,11 @@ fn vector_len(m: &ModList<'_>) -> usize {
         Some(_) => 8,
         None => 1,
     }
+}
+
+/// Whether its addresses are those of shared memory.
+fn is_shared(space: u8) -> bool {
+    matches!(space, SHARED | CLUSTER)
 }
 
 /// Whether such an access may speak to another block.
@@ -654,7 +605,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                     .collect();
             }
             if acquires {
-                super::atomics::emit_acquire(l, place, wide, offset, space == SHARED);
+                super::atomics::emit_acquire(l, place, wide, offset, is_shared(space));
             }
         }
     }
@@ -687,7 +638,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
 
 fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
-        return Err(LowerError::Unsupported);
+        return super::cluster_async::lower(l, i, m);
     }
     let ty = m
         .types()
@@ -750,7 +701,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                 *source = Opd::Use(t);
             }
             if flags & STRONG != 0 && l.k.checks && space != LOCAL {
-                super::atomics::emit_release(l, base, wide, offset, space == SHARED, flags);
+                super::atomics::emit_release(l, base, wide, offset, is_shared(space), flags);
             }
             let x = l.emit(
                 h,

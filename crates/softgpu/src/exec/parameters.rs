@@ -7,8 +7,8 @@ use fercuda_ptx::ast::{Imm, Operand as Ast};
 use fercuda_ptx::words::ScalarType as Ty;
 
 use super::basics;
+use super::fixed_rows::{load_fixed_at, store_fixed_at};
 use super::lower::{Entity, Lower, Lowered, Opd, PredRef, VirtualReg, bad};
-use super::memory::{load_fixed_at, store_fixed_at};
 use super::width::bits;
 
 /// Bytes that a value of a type takes in a parameter.

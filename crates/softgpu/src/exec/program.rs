@@ -76,6 +76,7 @@ pub(crate) enum BarrierOp {
     RedOr,
     Cluster,
     ClusterArrive,
+    ClusterArriveRelaxed,
 }
 
 #[derive(Debug, Clone)]

@@ -4,8 +4,9 @@ use fercuda_ptx::check::is_special_register;
 
 use super::ctx::{Ctx, DecodedInst, RESERVED_SHARED_BYTES};
 use super::lanes::{Exec, Handlers, handlers_any, handlers_plain};
-use super::lower::{Lower, LowerError, Lowered, Opd};
+use super::lower::{Lower, LowerError, Lowered, Opd, PredRef};
 use super::program::{Const, LaunchValue};
+use super::registers::PredOperand;
 use super::tags::LOCAL_TAG;
 
 /// What [`Read`] reads; the number is in the instruction.
@@ -51,8 +52,21 @@ enum Sreg {
     Gridid64,
     Envreg1,
     Envreg2,
+    ClusteridX,
+    ClusteridY,
+    ClusteridZ,
+    NclusteridX,
+    NclusteridY,
+    NclusteridZ,
+    ClusterCtaidX,
+    ClusterCtaidY,
+    ClusterCtaidZ,
+    ClusterNctaidX,
+    ClusterNctaidY,
+    ClusterNctaidZ,
+    ClusterRank,
+    ClusterSize,
     Zero,
-    One,
 }
 
 const NAMES: &[(&str, Sreg, u8)] = &[
@@ -93,21 +107,20 @@ const NAMES: &[(&str, Sreg, u8)] = &[
     ("%reserved_smem_offset_0", Sreg::ReservedOffset0, 1),
     ("%reserved_smem_offset_1", Sreg::ReservedOffset1, 1),
     ("%gridid", Sreg::Gridid64, 2),
-    // A cluster is one block: the cluster's indices are the block's, those within it zero.
-    ("%clusterid.x", Sreg::CtaidX, 1),
-    ("%clusterid.y", Sreg::CtaidY, 1),
-    ("%clusterid.z", Sreg::CtaidZ, 1),
-    ("%nclusterid.x", Sreg::NctaidX, 1),
-    ("%nclusterid.y", Sreg::NctaidY, 1),
-    ("%nclusterid.z", Sreg::NctaidZ, 1),
-    ("%cluster_ctaid.x", Sreg::Zero, 1),
-    ("%cluster_ctaid.y", Sreg::Zero, 1),
-    ("%cluster_ctaid.z", Sreg::Zero, 1),
-    ("%cluster_nctaid.x", Sreg::One, 1),
-    ("%cluster_nctaid.y", Sreg::One, 1),
-    ("%cluster_nctaid.z", Sreg::One, 1),
-    ("%cluster_ctarank", Sreg::Zero, 1),
-    ("%cluster_nctarank", Sreg::One, 1),
+    ("%clusterid.x", Sreg::ClusteridX, 1),
+    ("%clusterid.y", Sreg::ClusteridY, 1),
+    ("%clusterid.z", Sreg::ClusteridZ, 1),
+    ("%nclusterid.x", Sreg::NclusteridX, 1),
+    ("%nclusterid.y", Sreg::NclusteridY, 1),
+    ("%nclusterid.z", Sreg::NclusteridZ, 1),
+    ("%cluster_ctaid.x", Sreg::ClusterCtaidX, 1),
+    ("%cluster_ctaid.y", Sreg::ClusterCtaidY, 1),
+    ("%cluster_ctaid.z", Sreg::ClusterCtaidZ, 1),
+    ("%cluster_nctaid.x", Sreg::ClusterNctaidX, 1),
+    ("%cluster_nctaid.y", Sreg::ClusterNctaidY, 1),
+    ("%cluster_nctaid.z", Sreg::ClusterNctaidZ, 1),
+    ("%cluster_ctarank", Sreg::ClusterRank, 1),
+    ("%cluster_nctarank", Sreg::ClusterSize, 1),
     ("%envreg1", Sreg::Envreg1, 1),
     ("%envreg2", Sreg::Envreg2, 1),
 ];
@@ -161,6 +174,58 @@ impl Exec for LocalAddress {
         let mask = ctx.mask;
         ctx.rows.set_row::<u64>(i.d, &[at; 32], mask);
     }
+}
+
+/// A special register about the block's cluster; 0 of every other number.
+fn of_cluster(ctx: &Ctx<'_>, n: u64) -> u32 {
+    let (cluster, count) = ctx.run.cluster_shape();
+    let axis = |first: Sreg| n.checked_sub(first as u64).filter(|&axis| axis < 3);
+    if let Some(axis) = axis(Sreg::ClusteridX) {
+        return ctx.block.index[axis as usize] / cluster[axis as usize].max(1);
+    }
+    if let Some(axis) = axis(Sreg::NclusteridX) {
+        return count[axis as usize];
+    }
+    if let Some(axis) = axis(Sreg::ClusterCtaidX) {
+        return ctx.block.index[axis as usize] % cluster[axis as usize].max(1);
+    }
+    if let Some(axis) = axis(Sreg::ClusterNctaidX) {
+        return cluster[axis as usize];
+    }
+    match n {
+        n if n == Sreg::ClusterRank as u64 => ctx.rank(),
+        n if n == Sreg::ClusterSize as u64 => ctx.run.cluster_size,
+        _ => 0,
+    }
+}
+
+/// `p = whether the launch has clusters that were asked for`.
+struct ReadExplicitCluster;
+impl Exec for ReadExplicitCluster {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
+        let value = match ctx.run.spec.explicit_cluster {
+            true => u32::MAX,
+            false => 0,
+        };
+        let mask = ctx.mask;
+        let to = PredOperand::from_bits(i.imm as u32);
+        ctx.rows.set_pred(to, value, mask);
+    }
+}
+
+/// Reads `%is_explicit_cluster` into a temporary.
+pub(crate) fn explicit_cluster(l: &mut Lower<'_, '_>) -> PredRef {
+    let t = l.temp_pred();
+    let none = Opd::None;
+    let x = l.prepare(
+        handlers_plain::<ReadExplicitCluster>(),
+        none,
+        none,
+        none,
+        none,
+    );
+    x.imm_lo = Some(PredRef::Def(t));
+    PredRef::Use(t, false)
 }
 
 struct Read;
@@ -250,8 +315,7 @@ impl Exec for Read {
                     n if n == Sreg::ReservedCap as u64 => RESERVED_SHARED_BYTES,
                     n if n == Sreg::Envreg1 as u64 => (ctx.run.workspace >> 32) as u32,
                     n if n == Sreg::Envreg2 as u64 => ctx.run.workspace as u32,
-                    n if n == Sreg::One as u64 => 1,
-                    _ => 0,
+                    n => of_cluster(ctx, n),
                 };
                 [all; 32]
             }

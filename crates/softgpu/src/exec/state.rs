@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -9,6 +10,7 @@ use super::check_order::AccessLog;
 use super::registers::{FrameRows, LANES, each};
 use crate::check::BlockSegments;
 use crate::check::asynchronous::AsyncShadow;
+use crate::check::known::KnownBlocks;
 use crate::check::mbarriers::MbarrierLives;
 use crate::check::shared::SharedShadow;
 
@@ -46,6 +48,8 @@ pub(crate) enum SplitState {
     AtBarrier,
     /// Has arrived at barrier `.0`.
     Barrier(u32),
+    /// Waits at the barrier of its cluster.
+    ClusterBarrier,
     /// Barrier `.0` completed with result `.1`, still to be written.
     Passed(u32, u32),
     /// Waits until the four warps have committed so many groups of products; goes on at `next`.
@@ -111,6 +115,10 @@ pub(crate) struct WarpState {
     pub(crate) products: ProductGroups,
     /// Registers of a thread since `setmaxnreg`.
     pub(crate) registers: Option<u32>,
+    /// Lanes that have arrived in the phase of the cluster's barrier at hand, and those that have
+    /// in one that is complete and have not waited for it yet.
+    pub(crate) cluster_arrived: u32,
+    pub(crate) cluster_passed: u32,
 }
 
 /// A warp's part in the products of its group of four.
@@ -281,6 +289,17 @@ impl MbarrierBook {
     }
 }
 
+/// The barrier of a cluster, beside what its warps hold of it; the block of rank 0 has it.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterBarrier {
+    /// Whether any thread has arrived in the phase at hand.
+    pub(crate) has_arrivals: bool,
+    /// With checks: what those that have arrived tell.
+    pub(crate) gathering: Arc<KnownBlocks>,
+    /// The same of the phase before.
+    pub(crate) opened: Arc<KnownBlocks>,
+}
+
 /// A block in execution. Can be suspended and resumed.
 #[derive(Debug, Default)]
 pub(crate) struct BlockState {
@@ -291,6 +310,7 @@ pub(crate) struct BlockState {
     pub(crate) barriers: Vec<Barrier>,
     /// Whether any thread has arrived at a barrier yet.
     pub(crate) has_arrivals: bool,
+    pub(crate) cluster_barrier: ClusterBarrier,
     pub(crate) shadow: Option<Box<SharedShadow>>,
     pub(crate) book: MbarrierBook,
     /// Which mbarriers are valid, with checks.

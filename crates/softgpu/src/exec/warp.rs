@@ -70,6 +70,8 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
     w.groups.clear();
     w.products = ProductGroups::default();
     w.registers = None;
+    w.cluster_arrived = 0;
+    w.cluster_passed = 0;
     w.splits.push(Split {
         mask: launched,
         pc: 0,
@@ -209,7 +211,8 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
         return true;
     }
     // Lanes at a barrier may still come; where there are none, no lane of the warp goes on.
-    let may_come = |s: &Split| matches!(s.state, SplitState::Barrier(_));
+    let may_come =
+        |s: &Split| matches!(s.state, SplitState::Barrier(_) | SplitState::ClusterBarrier);
     if !ctx.w().splits.iter().any(may_come) && enter_alone(ctx) {
         return true;
     }

@@ -12,6 +12,7 @@
 )]
 #[macro_use]
 mod common;
+mod clusters;
 mod contexts;
 mod heap;
 mod kernels;

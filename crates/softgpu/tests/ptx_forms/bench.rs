@@ -67,6 +67,8 @@ fn run(
     let spec = LaunchSpec {
         grid: [1, 1, 1],
         block: [threads, 1, 1],
+        cluster: [1; 3],
+        explicit_cluster: false,
         dynamic_shared_bytes: 0,
         params: [from.to_le_bytes(), to.to_le_bytes()].concat(),
         device: DeviceInfo::default(),

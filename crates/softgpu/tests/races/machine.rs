@@ -59,6 +59,8 @@ pub(crate) fn launch(kernel: Kernel, options: Option<CheckOptions>, threads: usi
         heap: None,
         grid: [blocks, 1, 1],
         block: [width, 1, 1],
+        cluster: [1; 3],
+        explicit_cluster: false,
         dynamic_shared_bytes: 0,
         params: at.to_le_bytes().to_vec(),
         device: DeviceInfo::default(),

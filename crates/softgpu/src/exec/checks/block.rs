@@ -3,12 +3,14 @@
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::program::access_kind;
 use super::super::registers::{ALL, LANES, each, eights};
+use super::cluster;
 use super::found::report;
 use super::global::CheckedAccess;
 use super::proxy;
 use super::site::ThreadFinding;
 use super::stores::distinct;
 use super::variables::{self, BeyondVariable};
+use crate::check::Strength;
 use crate::check::shared::{SharedFinding, SharedRecord};
 use crate::mem::At;
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
@@ -41,6 +43,10 @@ pub(crate) fn shared(
         return wanted & !left.nowhere;
     };
     let mark = shadow.mark(warp, pc, warp as u32 * 32, checked.strength.is_strong());
+    let mark = mark.narrow_if(checked.strength == Strength::Block);
+    if shadow.remote.may_meet(off, mask, size) {
+        cluster::own_memory(ctx, i, off, mask, checked);
+    }
     let mut allowed = 0;
     for (n, eight) in eights(off).iter().enumerate() {
         let Some(shadow) = ctx.block.shadow.as_mut() else {

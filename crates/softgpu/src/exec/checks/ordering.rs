@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use super::super::cluster::{offset_of, rank_of};
 use super::super::ctx::Ctx;
-use super::super::registers::LANES;
+use super::super::registers::{LANES, each};
 use super::super::state::PendingCopy;
 use super::super::tags::SHARED_TAG;
 use super::begin::shadow;
@@ -90,9 +91,73 @@ fn is_shared(at: u64) -> bool {
     at & SHARED_TAG != 0
 }
 
+/// The lanes whose addresses are in the shared memory of other blocks of the cluster; those in the
+/// own one become offsets.
+fn away(ctx: &Ctx<'_>, addr: &mut [u64; LANES], mask: u32) -> u32 {
+    let mut away = 0;
+    each(mask, |l| {
+        let number = addr[l] as u32;
+        if is_shared(addr[l]) && offset_of(number) != number {
+            match rank_of(number).filter(|&rank| rank != ctx.rank()) {
+                Some(_) => away |= 1 << l,
+                None => addr[l] = u64::from(offset_of(number)) | SHARED_TAG,
+            }
+        }
+    });
+    away
+}
+
+/// The clocks of the block at work and of the one of `rank`.
+fn both_clocks<'a>(
+    ctx: &'a mut Ctx<'_>,
+    rank: u32,
+) -> Option<(&'a mut WarpClocks, &'a mut WarpClocks)> {
+    let (warp, live) = (ctx.warp, ctx.w().live);
+    let own = &mut ctx.block.shadow.as_mut()?.clocks;
+    own.set_live(warp, live);
+    let peer = ctx.cluster.as_mut()?.peer(rank)?;
+    Some((own, &mut peer.shadow.as_mut()?.clocks))
+}
+
+/// The lanes acquire what a place in another block's memory has.
+fn acquire_afar(ctx: &mut Ctx<'_>, lanes: u32, number: u32) {
+    let warp = ctx.warp;
+    if let Some(rank) = rank_of(number)
+        && let Some((own, theirs)) = both_clocks(ctx, rank)
+        && let Some(told) = theirs.offered(offset_of(number))
+    {
+        own.learns(warp, lanes, &told);
+    }
+}
+
+/// The lanes release to a place in another block's memory.
+fn release_afar(ctx: &mut Ctx<'_>, lanes: u32, number: u32, published: Published) {
+    let warp = ctx.warp;
+    let Some(rank) = rank_of(number) else { return };
+    let Some((own, theirs)) = both_clocks(ctx, rank) else {
+        return;
+    };
+    let told = match published {
+        Published::Fenced => own.told_fenced(warp, lanes),
+        Published::All => Some(own.told(warp, lanes)),
+        Published::AllNear => None,
+    };
+    if let Some(told) = told {
+        theirs.receive(offset_of(number), &told);
+    }
+}
+
 /// The lanes acquire what their addresses, of global or shared memory, have.
 pub(crate) fn acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
     let (warp, run) = (ctx.warp, ctx.run);
+    let mut addr = *addr;
+    let mut mask = mask;
+    if run.cluster_size > 1 {
+        let away = away(ctx, &mut addr, mask);
+        mask &= !away;
+        places(&addr, away).for_each(|(at, lanes)| acquire_afar(ctx, lanes, at as u32));
+    }
+    let addr = &addr;
     let (Some(clocks), Some(check)) = (clocks(ctx), &run.checked) else {
         return;
     };
@@ -115,6 +180,14 @@ pub(crate) fn acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
 /// The lanes release to their addresses, of global or shared memory.
 pub(crate) fn release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, published: Published) {
     let (warp, run) = (ctx.warp, ctx.run);
+    let mut addr = *addr;
+    let mut mask = mask;
+    if run.cluster_size > 1 {
+        let away = away(ctx, &mut addr, mask);
+        mask &= !away;
+        places(&addr, away).for_each(|(at, lanes)| release_afar(ctx, lanes, at as u32, published));
+    }
+    let addr = &addr;
     let (Some(clocks), Some(check)) = (clocks(ctx), &run.checked) else {
         return;
     };

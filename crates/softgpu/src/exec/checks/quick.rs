@@ -465,6 +465,8 @@ ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1; ld.global.u32 %r1, [%rd1+4
         let spec = LaunchSpec {
             grid: [2, 1, 1],
             block: [32 * WARPS as u32, 1, 1],
+            cluster: [1; 3],
+            explicit_cluster: false,
             dynamic_shared_bytes: 0,
             params: Vec::new(),
             device: DeviceInfo::default(),

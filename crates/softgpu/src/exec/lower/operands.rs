@@ -44,6 +44,12 @@ impl Lower<'_, '_> {
     pub(crate) fn pred_named(&mut self, s: Sym, negated: bool) -> Lowered<PredRef> {
         match self.lookup(s) {
             Some(Entity::Reg(v, Ty::Pred)) => Ok(PredRef::Use(v, negated)),
+            None if self.name(s) == "%is_explicit_cluster" => {
+                Ok(match special::explicit_cluster(self) {
+                    PredRef::Use(t, _) => PredRef::Use(t, negated),
+                    other => other,
+                })
+            }
             _ => bad(format!("`{}` is no predicate", self.name(s))),
         }
     }
