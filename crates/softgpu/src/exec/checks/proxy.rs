@@ -212,9 +212,7 @@ pub(super) fn met_copy(
     };
     let mut note = note.to_owned();
     if let Some(line) = earlier_wait(ctx, copy, lane) {
-        note += &format!(
-            "; the wait at {line} ended with an earlier phase, which its parity also names"
-        );
+        note += &format!("; the last wait for its mbarrier, at {line}, was for an earlier phase");
     }
     let (kind, by) = match copy.is_product() {
         true => (FindingKind::MissingProductWait, AccessKind::Read),
