@@ -152,3 +152,110 @@ fn exponent(x: f64, lowest: i32) -> i32 {
         ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(lowest)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use MmaElement::{Bf16, E4m3, F16 as Half, Tf32};
+
+    /// `c + left . right` by a rule.
+    fn sum(rule: DotRule, c: f64, terms: &[(f64, f64)]) -> f64 {
+        let left: Vec<f64> = terms.iter().map(|t| t.0).collect();
+        let right: Vec<[f64; MAX_MN]> = terms.iter().map(|t| [t.1; MAX_MN]).collect();
+        let mut sums = [c];
+        rule.add(&mut sums, &left, &right);
+        sums[0]
+    }
+
+    fn p(e: i32) -> f64 {
+        2f64.powi(e)
+    }
+
+    #[test]
+    fn terms_are_cut_25_bits_below_the_largest() {
+        let rule = DotRule::of(Half, Half, Accumulator::F32);
+        // Each alone is lost, though both would reach the result.
+        let small = (p(-13), p(-13));
+        let lost = [
+            (1.0, 1.0),
+            small,
+            small,
+            small,
+            small,
+            small,
+            small,
+            small,
+            small,
+        ];
+        assert_eq!(sum(rule, 0.0, &lost), 1.0);
+        let kept = [
+            (1.0, 1.0),
+            (p(-12), p(-13)),
+            (p(-12), p(-13)),
+            (p(-12), p(-13)),
+            (p(-12), p(-13)),
+        ];
+        assert_eq!(sum(rule, 0.0, &kept), 1.0 + p(-23));
+        // A negative term is cut toward zero too, and so is the sum.
+        assert_eq!(sum(rule, 1.0, &[(-p(-13), p(-13))]), 1.0);
+        assert_eq!(sum(rule, 1.0, &[(-p(-12), p(-13))]), 1.0 - p(-24));
+    }
+
+    #[test]
+    fn subnormal_factors_have_the_smallest_exponent() {
+        let rule = DotRule::of(Half, Half, Accumulator::F32);
+        assert_eq!(sum(rule, p(-40), &[(p(-24), 1.0)]), p(-24));
+        assert_eq!(sum(rule, p(-39), &[(p(-24), 1.0)]), p(-24) + p(-39));
+        // As an element of tf32 the same number is normal.
+        let rule = DotRule::of(Tf32, Tf32, Accumulator::F32);
+        assert_eq!(sum(rule, p(-47), &[(p(-24), 1.0)]), p(-24) + p(-47));
+    }
+
+    #[test]
+    fn no_grid_is_finer_than_that_of_the_smallest_exponent() {
+        let rule = DotRule::of(Tf32, Tf32, Accumulator::F32);
+        let small = (p(-79), p(-80));
+        assert_eq!(sum(rule, 0.0, &[(p(-79), p(-79)); 512]), p(-149));
+        assert_eq!(sum(rule, 0.0, &[small; 1024]), 0.0);
+    }
+
+    #[test]
+    fn halves_are_rounded_once_from_cut_terms() {
+        let rule = DotRule::of(Half, Half, Accumulator::F16);
+        // Recorded: a tie, once the other term is cut off.
+        let terms = [(-0.000_854_492_187_5, p(-12)), (-p(-24), -p(-24))];
+        assert_eq!(sum(rule, 0.0, &terms), -4.0 * p(-24));
+        assert_eq!(sum(rule, 1.0, &[(p(-11), 1.0)]), 1.0);
+        assert_eq!(
+            sum(rule, 1.0, &[(p(-11), 1.0), (p(-12), p(-12))]),
+            1.0 + p(-10)
+        );
+        assert_eq!(sum(rule, 65504.0, &[(16.0, 1.0)]), f64::INFINITY);
+    }
+
+    #[test]
+    fn groups_of_four_warps_cut_8_bit_terms_at_13_bits() {
+        let rule = DotRule::of_group_fp8(E4m3, E4m3, Accumulator::F32);
+        assert_eq!(sum(rule, 1.0, &[(p(-7), p(-7))]), 1.0);
+        assert_eq!(sum(rule, 1.0, &[(p(-7), p(-6))]), 1.0 + p(-13));
+        assert_eq!(sum(rule, 1.0 + p(-14), &[]), 1.0);
+    }
+
+    #[test]
+    fn zeros_have_no_sign_and_infinities_decide() {
+        let rule = DotRule::of(Bf16, Bf16, Accumulator::F32);
+        for (c, terms) in [
+            (-0.0, vec![(-0.0, 1.0)]),
+            (0.0, vec![(-p(-100), p(-100))]),
+            (1.0, vec![(-1.0, 1.0)]),
+        ] {
+            assert_eq!(sum(rule, c, &terms).to_bits(), 0);
+        }
+        assert_eq!(sum(rule, 0.0, &[(-p(127), 2.0)]), f64::NEG_INFINITY);
+        assert_eq!(
+            sum(rule, f64::INFINITY, &[(-p(127), p(127))]),
+            f64::INFINITY
+        );
+        assert!(sum(rule, 0.0, &[(f64::INFINITY, 0.0)]).is_nan());
+    }
+}

@@ -1,7 +1,6 @@
 //! Products of matrices of f64: chains of fused multiply-adds in the order of the depth.
 //!
-//! Of several NaN that meet in a multiply-add the element of B counts first, then the sum, then the
-//! element of A, as on an H200.
+//! Each multiply-add is that of `fma.f64`, also in which of several NaN it passes on.
 
 use super::mma::{MAX_MN, Matrix, Mma};
 use super::scalar::RoundMode;
@@ -43,7 +42,7 @@ impl DoubleProduct {
                 let start = f64::from_bits(c(register, lane));
                 let terms = left[row as usize].iter().zip(&right).take(k);
                 let sum = terms.fold(start, |sum, (x, right)| {
-                    fma_f64(right[column as usize], *x, sum, self.rounding)
+                    fma_f64(*x, right[column as usize], sum, self.rounding)
                 });
                 d(register, lane, sum.to_bits());
             }

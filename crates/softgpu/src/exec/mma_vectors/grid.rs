@@ -2,18 +2,18 @@
 
 use std::arch::x86_64::{
     __m128, __m128i, __m256, __m256d, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
-    _mm_and_si128, _mm_blendv_epi8, _mm_cmpeq_epi16, _mm_cmpgt_epi16, _mm_movemask_epi8,
-    _mm_set1_epi16, _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_pd,
-    _mm256_and_si256, _mm256_andnot_pd, _mm256_andnot_si256, _mm256_blendv_epi8,
-    _mm256_castpd_si256, _mm256_castps256_ps128, _mm256_castsi256_pd, _mm256_castsi256_ps,
-    _mm256_castsi256_si128, _mm256_cmp_pd, _mm256_cmpeq_epi32, _mm256_cmpeq_epi64,
-    _mm256_cmpgt_epi32, _mm256_cvtepi32_epi64, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd,
-    _mm256_cvtps_ph, _mm256_cvttps_epi32, _mm256_extractf128_ps, _mm256_extracti128_si256,
-    _mm256_fmadd_pd, _mm256_max_epi32, _mm256_movemask_epi8, _mm256_mul_pd, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_set_m128, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_set1_pd,
-    _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32,
-    _mm256_slli_epi64, _mm256_srai_epi32, _mm256_srli_epi32, _mm256_sub_epi32, _mm256_sub_pd,
-    _mm256_xor_si256,
+    _mm_and_si128, _mm_andnot_si128, _mm_blendv_epi8, _mm_cmpeq_epi16, _mm_cmpgt_epi16,
+    _mm_movemask_epi8, _mm_set1_epi16, _mm_setzero_si128, _mm_slli_epi16, _mm256_add_epi32,
+    _mm256_add_pd, _mm256_add_ps, _mm256_and_pd, _mm256_and_si256, _mm256_andnot_pd,
+    _mm256_andnot_si256, _mm256_blendv_epi8, _mm256_castpd_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_pd,
+    _mm256_cmpeq_epi32, _mm256_cmpeq_epi64, _mm256_cmpgt_epi32, _mm256_cvtepi32_epi64,
+    _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_cvttps_epi32,
+    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_pd, _mm256_max_epi32,
+    _mm256_movemask_epi8, _mm256_mul_pd, _mm256_mul_ps, _mm256_or_si256, _mm256_set_m128,
+    _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_slli_epi64, _mm256_srai_epi32,
+    _mm256_srli_epi32, _mm256_sub_epi32, _mm256_sub_pd, _mm256_xor_si256,
 };
 
 use super::super::dot::{DotRule, NO_TERM};
@@ -209,5 +209,7 @@ pub(super) fn safe_halves(sums: [__m256d; 2], top: __m256i, rule: DotRule) -> Op
     };
     let (least, most) = (halves(l1, l0), halves(h1, h0));
     let same = _mm_cmpeq_epi16(least, most);
-    (_mm_movemask_epi8(same) == 0xffff).then_some(least)
+    // A zero has no sign.
+    let zero = _mm_cmpeq_epi16(_mm_slli_epi16::<1>(least), _mm_setzero_si128());
+    (_mm_movemask_epi8(same) == 0xffff).then_some(_mm_andnot_si128(zero, least))
 }
