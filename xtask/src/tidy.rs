@@ -31,12 +31,13 @@ const TABLES: [&str; 3] = [
 ];
 
 /// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
-const MAY_BE_UNSAFE: [&str; 11] = [
+const MAY_BE_UNSAFE: [&str; 12] = [
     "fercuda-capi",
     "fercuda-cuda-sys",
     "fercuda-cuda",
     "fercuda-softgpu",
     "fercuda-dropin",
+    "fercuda-cudart",
     "fercuda-governor",
     "fercuda-guest",
     "fercuda-hook",
