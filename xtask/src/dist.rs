@@ -15,9 +15,10 @@ use crate::profile::Hook;
 use crate::{cargo, headers, profile, setup, shell};
 
 /// Libraries by package, and the file of each.
-const LIBRARIES: [(&str, &str); 3] = [
+const LIBRARIES: [(&str, &str); 4] = [
     ("hook", "libfercuda_hook.so"),
     ("dropin", "libcuda.so"),
+    ("cudart", "libcudart.so"),
     ("guest", "libfercuda_guest.so"),
 ];
 

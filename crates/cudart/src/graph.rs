@@ -198,13 +198,3 @@ runtime_fns! {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn structures_of_updates_and_instantiations_have_the_runtimes_sizes() {
-        assert_eq!(size_of::<CUgraphExecUpdateResultInfo>(), 24);
-        assert_eq!(size_of::<CUDA_GRAPH_INSTANTIATE_PARAMS>(), 32);
-    }
-}

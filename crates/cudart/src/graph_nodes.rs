@@ -411,14 +411,3 @@ runtime_fns! {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_of_any_type_have_the_runtimes_size() {
-        assert_eq!(size_of::<cudaGraphNodeParams>(), 256);
-        assert_eq!(size_of::<cudaKernelNodeParams>(), 56);
-        assert_eq!(size_of::<cudaMemcpy3DParms>(), 160);
-    }
-}

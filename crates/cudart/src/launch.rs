@@ -59,8 +59,6 @@ fn launch_code(code: cudaError_t, grid: dim3, block: dim3) -> cudaError_t {
     let is_large = is_large || grid.x > i32::MAX as u32;
     match code {
         cudaError_t::INVALID_VALUE if is_empty || is_large => cudaError_t::INVALID_CONFIGURATION,
-        // A null kernel is one whose code could not be loaded.
-        cudaError_t::INVALID_HANDLE => cudaError_t::INVALID_HANDLE,
         other => other,
     }
 }
@@ -76,7 +74,7 @@ unsafe fn launch(
     attributes: &mut [CUlaunchAttribute],
 ) -> CudaResult {
     if kernel.is_null() {
-        return Err(cudaError_t::INVALID_FUNCTION);
+        return Err(registry::missing_kernel());
     }
     call::context()?;
     let shared = c_uint::try_from(it.shared).map_err(|_| cudaError_t::INVALID_VALUE)?;

@@ -16,6 +16,7 @@ mod error;
 mod graph;
 mod graph_nodes;
 mod launch;
+mod layout;
 mod library;
 mod memory;
 mod refused;

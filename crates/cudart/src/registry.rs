@@ -11,6 +11,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::call::{self, driver, lock, say};
@@ -86,12 +87,24 @@ fn registry() -> &'static Mutex<Registry> {
     REGISTRY.get_or_init(Mutex::default)
 }
 
+/// Why device code could not be loaded last; 0 if all could.
+static FAILURE: AtomicU32 = AtomicU32::new(0);
+
+/// The error of a launch whose kernel is null: device code that could not be loaded, if any was.
+pub(crate) fn missing_kernel() -> cudaError_t {
+    match FAILURE.load(Ordering::Relaxed) {
+        0 => cudaError_t::INVALID_FUNCTION,
+        code => cudaError_t(code),
+    }
+}
+
 impl FatBinary {
     /// The driver's library of this code.
     fn library(&self) -> CudaResult<CUlibrary> {
         *self.library.get_or_init(|| {
             let loaded = self.load();
             if let Err(code) = loaded {
+                FAILURE.store(code.0, Ordering::Relaxed);
                 say(&format!(
                     "device code of the program cannot be loaded: {}\n  \
                      the software device needs PTX: nvcc -gencode arch=compute_90,code=compute_90",
@@ -169,8 +182,13 @@ impl JitLog {
 
     fn print(&self) {
         let text = self.text.split(|&byte| byte == 0).next().unwrap_or_default();
-        if !text.is_empty() {
-            say(String::from_utf8_lossy(text).trim_end());
+        if text.is_empty() {
+            return;
+        }
+        let text = String::from_utf8_lossy(text);
+        say(text.trim_end());
+        if text.contains("__cudaCDP") {
+            say("kernels of the program launch kernels, which needs NVIDIA's device runtime");
         }
     }
 }
@@ -218,6 +236,8 @@ unsafe fn link_library(parts: &[*const c_void]) -> CudaResult<CUlibrary> {
     }
     let linked = parts.iter().enumerate().try_for_each(|(index, &part)| {
         let name = CString::new(format!("part {index}")).unwrap_or_default();
+        let mut unread = JitLog::new();
+        let (mut options, mut values) = (JitLog::options(), unread.values());
         // SAFETY: the header of a fat binary says how long it is.
         let added = unsafe {
             let length = fatbin_length(part);
@@ -227,9 +247,9 @@ unsafe fn link_library(parts: &[*const c_void]) -> CudaResult<CUlibrary> {
                 part.cast_mut(),
                 length,
                 name.as_ptr(),
-                0,
-                core::ptr::null_mut(),
-                core::ptr::null_mut(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
             ))
         };
         // nvcc adds NVIDIA's device runtime, which has no PTX, also to programs that do not use

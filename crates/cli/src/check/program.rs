@@ -110,7 +110,9 @@ fn set_environment(command: &mut Command, report: &Path, request: &ProgramReques
     let driver = driver.context("the software device is not installed beside fercuda")?;
     step!("driver {}", driver.display());
     // Programs that open libcuda.so.1 by name get the library of that name that is loaded.
-    command.env("LD_PRELOAD", run::preload(&driver));
+    let runtime = places.cuda_runtime(&driver)?;
+    let preloaded = [driver.clone()].into_iter().chain(runtime);
+    command.env("LD_PRELOAD", run::preload(preloaded));
     // For the hook, and for programs over our own crates.
     command.env("FERCUDA_DRIVER", &driver);
     command.env("FERCUDA_DEVICE", "soft");

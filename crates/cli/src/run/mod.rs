@@ -308,12 +308,14 @@ fn disabled(args: &Args, command: &mut Command) -> Result<()> {
             );
         }
     }
+    let places = LibraryFolders::of_this_program()?;
     if let Some(kind) = args.device
-        && let Some(driver) = LibraryFolders::of_this_program()?.ungoverned_driver(kind)?
+        && let Some(driver) = places.ungoverned_driver(kind)?
     {
         step!("driver {}", driver.display());
         // Programs that open libcuda.so.1 by name get the library of that name that is loaded.
-        command.env("LD_PRELOAD", preload(&driver));
+        let runtime = places.cuda_runtime(&driver)?;
+        command.env("LD_PRELOAD", preload([driver].into_iter().chain(runtime)));
     }
     Ok(())
 }
@@ -370,7 +372,6 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         changes.insert(OsString::from(name), value.to_owned());
     };
     set("FERCUDA_RUN", OsStr::new(&run.to_string()));
-    set("LD_PRELOAD", &preload(&places.hook()?));
     if let Some(limit) = args.limit {
         set("FERCUDA_LIMIT", OsStr::new(&limit.to_string()));
     }
@@ -388,28 +389,31 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         None if is_set("FERCUDA_DRIVER") => None,
         None => Some(DeviceKind::from_env()?),
     };
-    if let Some(driver) = kind.map(|kind| places.driver(kind)).transpose()?.flatten() {
+    let driver = kind.map(|kind| places.driver(kind)).transpose()?.flatten();
+    let mut preloaded = vec![places.hook()?];
+    if let Some(driver) = &driver {
         set("FERCUDA_DRIVER", driver.as_os_str());
+        preloaded.extend(places.cuda_runtime(driver)?);
     }
+    set("LD_PRELOAD", &preload(preloaded));
     for (name, value) in frameworks::missing(is_set, args.pytorch) {
         changes.insert(name.to_owned(), value.to_owned());
     }
     Ok(changes)
 }
 
-/// A library in front of what LD_PRELOAD already names, without duplicates.
-pub(crate) fn preload(hook: &Path) -> OsString {
-    let mut list = hook.as_os_str().to_owned();
+/// Libraries in front of what LD_PRELOAD already names, without duplicates.
+pub(crate) fn preload(libraries: impl IntoIterator<Item = PathBuf>) -> OsString {
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    let ours = libraries.into_iter().map(|it| it.into_os_string().into_vec());
+    let mut list: Vec<Vec<u8>> = ours.collect();
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let others = others.as_encoded_bytes();
-    for other in others.split(|byte| matches!(byte, b':' | b' ')) {
-        if !other.is_empty() && other != hook.as_os_str().as_encoded_bytes() {
-            use std::os::unix::ffi::OsStrExt as _;
-            list.push(":");
-            list.push(OsStr::from_bytes(other));
+    for other in others.as_bytes().split(|byte| matches!(byte, b':' | b' ')) {
+        if !other.is_empty() && !list.iter().any(|it| it == other) {
+            list.push(other.to_owned());
         }
     }
-    list
+    OsString::from_vec(list.join(&b':'))
 }
 
 /// Refuses settings that the hook would only warn about.

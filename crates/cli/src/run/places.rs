@@ -14,6 +14,8 @@ use fercuda_nvrtc::find::check_trusted_as;
 const HOOK: &str = "libfercuda_hook.so";
 /// The software device as a driver library.
 const SOFT: &str = "libcuda.so";
+/// The CUDA runtime API over the driver's, for programs of `nvcc -cudart shared`.
+const CUDA_RUNTIME: &str = "libcudart.so";
 /// Our runtime as a library that any process can load.
 const GUEST: &str = "libfercuda_guest.so";
 /// Device files that indicate a GPU: NVIDIA's control device, its name on a Tegra, and Windows'
@@ -102,6 +104,14 @@ impl LibraryFolders {
             }
             DeviceKind::Auto => Ok(soft().ok()),
         }
+    }
+
+    /// The CUDA runtime library to preload where the driver is the software device, over which
+    /// NVIDIA's does not run; `None` if it is not installed, or the driver is another.
+    pub(crate) fn cuda_runtime(&self, driver: &Path) -> Result<Option<PathBuf>> {
+        let is_soft = self.find(SOFT).is_ok_and(|soft| soft == driver);
+        let runtime = self.find(CUDA_RUNTIME).ok().filter(|_| is_soft);
+        runtime.map(preloadable).transpose()
     }
 
     /// Our runtime, for any process.

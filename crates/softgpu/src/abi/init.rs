@@ -77,6 +77,12 @@ fn total(dev: CUdevice) -> CuResult<u64> {
     Ok(machine()?.device(dev)?.phys.capacity())
 }
 
+/// What a program needs that asks for NVIDIA's undocumented tables.
+const EXPORT_TABLES: &str = ": its tables are not documented\n  \
+    NVIDIA's runtime library asks for them, which nvcc links into a program by default\n  \
+    try: nvcc -cudart shared -gencode arch=compute_90,code=compute_90, and start the program by \
+    fercuda check or fercuda run, which have a runtime library of their own";
+
 driver_fns! {
     fn cuGetErrorName[](error: CUresult, str: *mut *const c_char) {
         let found = error_name(error);
@@ -139,7 +145,7 @@ driver_fns! {
             return Err(err::INVALID_VALUE);
         }
         put(export_table, std::ptr::null())?;
-        Err(super::unsupported("cuGetExportTable"))
+        Err(super::unsupported_with("cuGetExportTable", EXPORT_TABLES))
     }
 
     fn cuDeviceGetCount[](count: *mut c_int) {

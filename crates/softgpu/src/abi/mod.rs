@@ -164,13 +164,18 @@ unsafe fn put_text(out: *mut c_char, len: i32, value: &str) -> CuResult {
 /// The result of a function that is not implemented; reported once for each.
 #[doc(hidden)]
 pub fn unsupported(name: &'static str) -> CUresult {
+    unsupported_with(name, "")
+}
+
+/// The same, with a further sentence in the report.
+fn unsupported_with(name: &'static str, advice: &str) -> CUresult {
     static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let quiet = match crate::device::machine() {
         Ok(m) => m.config.quiet,
         Err(_) => std::env::var("FERCUDA_QUIET").is_ok_and(|v| v == "1"),
     };
     if !quiet && lock(&SAID).insert(name) {
-        say(&format!("{name} is not implemented on the software device"));
+        say(&format!("{name} is not implemented on the software device{advice}"));
     }
     err::NOT_SUPPORTED
 }

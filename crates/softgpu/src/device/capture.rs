@@ -89,14 +89,19 @@ impl Captures {
         self.count.store(active.len(), Ordering::Release);
     }
 
+    /// A stream is destroyed. A capture ends with its origin; what another stream added to it
+    /// stays, and has to have been joined when the capture ends.
     pub(crate) fn forget_stream(&self, stream: &Arc<SoftStream>) {
         // Removed first: ending the capture accesses its streams again.
         let captured = lock(&stream.capture).take();
-        if let Some(captured) = captured {
+        let Some(captured) = captured else {
+            return;
+        };
+        if captured.capture.origin.ptr_eq(&Arc::downgrade(stream)) {
             captured.capture.lose();
-            if captured.capture.origin.ptr_eq(&Arc::downgrade(stream)) {
-                self.end(&captured.capture);
-            }
+            self.end(&captured.capture);
+        } else {
+            lock(&captured.capture.ends).extend(captured.deps.iter().map(|dep| dep.0));
         }
     }
 
@@ -147,6 +152,7 @@ pub(crate) fn begin(
         borrowed,
         lost: AtomicBool::new(false),
         streams: Mutex::new(vec![Arc::downgrade(stream)]),
+        ends: Mutex::default(),
     });
     *own = Some(Captured {
         capture: capture.clone(),
@@ -193,7 +199,7 @@ fn all_joined(capture: &CaptureSession, origin: &Arc<SoftStream>, deps: &Deps) -
         .iter()
         .filter_map(Weak::upgrade)
         .collect();
-    let mut ends: BTreeSet<NodeId> = BTreeSet::new();
+    let mut ends: BTreeSet<NodeId> = lock(&capture.ends).iter().copied().collect();
     for other in others.iter().filter(|s| !Arc::ptr_eq(s, origin)) {
         if let Some(captured) = lock(&other.capture).as_ref() {
             ends.extend(captured.deps.iter().map(|d| d.0));

@@ -209,6 +209,8 @@ pub(crate) struct CaptureSession {
     pub(super) borrowed: bool,
     pub(super) lost: AtomicBool,
     pub(super) streams: Mutex<Vec<Weak<SoftStream>>>,
+    /// The last nodes of streams that took part and were destroyed.
+    pub(crate) ends: Mutex<Vec<NodeId>>,
 }
 
 /// A stream's part in a capture.

@@ -15,6 +15,7 @@ use fercuda_cuda_sys::types::{
 use super::array::texel_format;
 use super::attributes;
 use super::image_objects::{SoftSurface, SoftTexture};
+use super::memory;
 use super::objects::SoftContext;
 use super::{CuResult, Machine, err};
 use crate::exec::{
@@ -269,8 +270,11 @@ pub(crate) fn create_texture(
     Ok(handle)
 }
 
+/// Destroys a texture object when the work that may use it is done, of which the host learns
+/// nothing: programs destroy objects right behind the launch that reads them.
 pub(crate) fn destroy_texture(m: &Machine, handle: usize) -> CuResult {
     m.textures.remove(handle).ok_or(err::INVALID_VALUE)?;
+    memory::drain(m);
     m.bindings.remove(handle as u64);
     Ok(())
 }
@@ -301,8 +305,10 @@ pub(crate) fn create_surface(
     Ok(handle)
 }
 
+/// As for a texture object.
 pub(crate) fn destroy_surface(m: &Machine, handle: usize) -> CuResult {
     m.surfaces.remove(handle).ok_or(err::INVALID_VALUE)?;
+    memory::drain(m);
     m.bindings.remove(handle as u64);
     Ok(())
 }
