@@ -198,6 +198,16 @@ def build_sample(path: Path, tools: Toolchain, limit: int) -> tuple[list[str], s
     return ([] if done.returncode else [f"./{path.name}"]), log
 
 
+def shrink(path: Path) -> None:
+    """Makes sizes and repetitions smaller that a sample has as constants (`sizes.json`)."""
+    table = json.loads(read(Path(__file__).with_name("sizes.json")) or "{}")
+    for name, pattern, replacement in table.get(path.name, []):
+        file = path / name
+        text = read(file)
+        if (changed := re.sub(pattern, replacement, text)) != text:
+            file.write_text(changed, encoding="utf-8")
+
+
 def build(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out).resolve()
     tools = Toolchain(arguments.nvcc or shutil.which("nvcc") or "nvcc", out, arguments.arch, arguments.prefix)
@@ -212,6 +222,8 @@ def build(arguments: argparse.Namespace) -> None:
             continue
         started = time.monotonic()
         is_make = (path / "Makefile").is_file()
+        if not arguments.whole:
+            shrink(path)
         try:
             lines, log = (build_make if is_make else build_sample)(path, tools, arguments.limit)
         except subprocess.TimeoutExpired:
@@ -254,6 +266,8 @@ def verdict(code: int | None, text: str) -> str:
         return "waived"
     if "__cudaCDP" in text or "cudaGraphSetConditional" in text:
         return "device runtime"
+    if code != 0 and re.search(r"(open|load|read|find)\w*( \w+)? file|no such file", text, re.I):
+        return "data"
     wrong = [line for line in lines if WRONG.search(line) and not NOT_WRONG.search(line)]
     if code != 0:
         return "status"
@@ -291,6 +305,9 @@ def execute(words: str, folder: Path, limit: int, env: dict[str, str]) -> tuple[
         os.killpg(child.pid, signal.SIGKILL)
         text, _ = child.communicate()
         code = None
+    # Ended by its limit of processor time.
+    if code is not None and (code in (-9, -24, 137, 152)):
+        code = None
     return code, text.decode("utf-8", "replace"), time.monotonic() - started
 
 
@@ -308,12 +325,9 @@ def run(arguments: argparse.Namespace) -> None:
         lines = [str(line) for line in entry["lines"]][:2]
         if name in table:
             lines = [str(table[name])]
-        attempts = [" && ".join(lines)]
-        # What was too long before is so again.
-        if entry.get("verdict") == "slow" and entry.get("ran") == attempts[0]:
-            attempts.clear()
-        attempts += [] if name in table else smaller(lines[0])
-        for line in attempts or [" && ".join(lines)]:
+        whole = " && ".join(lines)
+        attempts = [whole] if name in table or arguments.whole else smaller(lines[0]) or [whole]
+        for line in attempts:
             script, env = line, dict(os.environ)
             if arguments.fercuda:
                 words = [arguments.fercuda, "check", "--", "bash", "-c", script]
@@ -321,6 +335,7 @@ def run(arguments: argparse.Namespace) -> None:
                     words = [arguments.fercuda, "run", "--device", "soft", "--", "bash", "-c", script]
                 script = shlex.join(words)
             env.update(pair.split("=", 1) for pair in arguments.env)
+            script = f"ulimit -t {arguments.cpu}; {script}"
             code, text, took = execute(script, folder, arguments.limit, env)
             what = verdict(code, text)
             if what != "slow":
@@ -330,17 +345,44 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{name}: {what} (status {code}, {took:.0f} s) {line}", flush=True)
 
 
+KINDS = {
+    "right": "status 0, and lines that say that results are right",
+    "ran": "status 0, and no line about results",
+    "wrong": "a line that says that something failed",
+    "status": "another status",
+    "slow": "longer than the limit of processor time",
+    "waived": "waived by itself: several GPUs, compression, a persisting L2 cache",
+    "device runtime": "kernels that launch kernels, or set conditions of graphs",
+    "data": "a file of data that the copy lacks",
+    "vendor": "a library of NVIDIA's (cuBLAS, cuFFT, cuRAND, NPP, NVRTC ...)",
+    "host": "something of the host that is not there (MPI, OpenGL, a compiler, data)",
+    "error": "does not compile",
+    "not run": "built and not run yet",
+}
+
+
 def count(arguments: argparse.Namespace) -> None:
+    """Prints how many programs came to what, and the names where something is left to do."""
+    tables: dict[str, dict[str, list[str]]] = {}
     for out in arguments.outs:
-        results = Results(Path(out)).all()
+        label, _, folder = out.rpartition("=")
         kinds: dict[str, list[str]] = {}
-        for name, entry in results.items():
-            kind = str(entry.get("verdict", "not run")) if entry.get("built") else str(entry.get("reason")).split(":")[0]
+        for name, entry in Results(Path(folder)).all().items():
+            kind = str(entry.get("verdict", "not run"))
+            if not entry.get("built"):
+                kind = str(entry.get("reason")).split(":")[0]
             kinds.setdefault(kind, []).append(name)
-        print(out)
-        for kind, names in sorted(kinds.items(), key=lambda it: -len(it[1])):
-            shown = "" if kind in ("right", "vendor") else ": " + " ".join(sorted(names))
-            print(f"  {len(names):4} {kind}{shown}")
+        tables[label or folder] = kinds
+    print("| what came of it | " + " | ".join(tables) + " |")
+    print("|---|" + "---:|" * len(tables))
+    for kind, meaning in KINDS.items():
+        numbers = [len(kinds.get(kind, [])) for kinds in tables.values()]
+        if any(numbers):
+            print(f"| {meaning} | " + " | ".join(map(str, numbers)) + " |")
+    for label, kinds in tables.items():
+        for kind in ("wrong", "status", "slow", "error") if arguments.names else ():
+            for name in sorted(kinds.get(kind, [])):
+                print(f"- {label}: `{name}`: {kind}")
 
 
 def main() -> int:
@@ -354,6 +396,7 @@ def main() -> int:
     it.add_argument("--arch", default="90")
     it.add_argument("--prefix", default="", help="words before each compile, such as 'nice -n 15'")
     it.add_argument("--limit", type=int, default=300)
+    it.add_argument("--whole", action="store_true", help="leave sizes as they are")
     it.add_argument("--again", action="store_true", help="also those that could not be built")
     it.add_argument("--names", type=lambda text: text.split(","), default=[])
     it.set_defaults(chore=build)
@@ -362,12 +405,15 @@ def main() -> int:
     it.add_argument("--fercuda")
     it.add_argument("--no-checks", action="store_true")
     it.add_argument("--again", help="verdicts whose programs run again, separated by commas")
+    it.add_argument("--whole", action="store_true", help="with the arguments of the Makefiles")
+    it.add_argument("--cpu", type=int, default=60, help="processor time of a program, in seconds")
     it.add_argument("--env", action="append", default=[])
     it.add_argument("--limit", type=int, default=120)
     it.add_argument("--names", type=lambda text: text.split(","), default=[])
     it.set_defaults(chore=run)
     it = chores.add_parser("count")
-    it.add_argument("outs", nargs="+")
+    it.add_argument("outs", nargs="+", help="folders of results, as FOLDER or LABEL=FOLDER")
+    it.add_argument("--names", action="store_true", help="also what is not right, by name")
     it.set_defaults(chore=count)
     arguments = parser.parse_args()
     arguments.chore(arguments)

@@ -13,6 +13,9 @@ use crate::projects::{self, Amount};
 use crate::tidy::language::LINE_CHARS;
 use crate::{hooklist, record, setup, shell};
 
+/// Counts of sample programs, which `tests/samples/samples.py` wrote.
+const SAMPLES: &str = include_str!("../../tests/samples/counts.md");
+
 /// Runs all clients and writes docs/conformance.md.
 pub(crate) fn run(dry_run: bool) -> Result<()> {
     let venv = setup::run(false)?;
@@ -99,6 +102,10 @@ fn document(suites: &[Suite], list: &str) -> String {
     let cudarc = clients::NOT_RUN.map(|(name, why)| ("cudarc", name, why));
     let rows: Vec<_> = cudarc.into_iter().chain(projects::not_run()).collect();
     text.push_str(&not_run_list(&rows));
+    text.push_str(
+        "\n## Programs of nvcc\n\n",
+    );
+    text.push_str(SAMPLES);
     text.push_str(
         "\n## What is not here\n\n\
          NVIDIA's own `libcudart`, and all that embeds it (PyTorch, CuPy,\n\

@@ -41,6 +41,40 @@ fn program() -> &'static Path {
     &PROGRAM
 }
 
+/// nvcc of the wheels that `FERCUDA_WHEELS` names, if there are any and it can be run.
+fn nvcc() -> Option<PathBuf> {
+    let named = PathBuf::from(std::env::var_os("FERCUDA_WHEELS")?);
+    let pythons = named.join("lib").read_dir().into_iter().flatten().flatten();
+    let of_environment = pythons.map(|it| it.path().join("site-packages/nvidia"));
+    let mut wheels = of_environment.chain([named]);
+    let nvcc = wheels.find(|it| it.is_dir())?.join("cu13/bin/nvcc");
+    let mode = fs::metadata(&nvcc).ok()?.permissions().mode();
+    (mode & 0o111 != 0).then_some(nvcc)
+}
+
+/// `overrun.cu` of the runtime library's tests, with the runtime library linked in this way.
+fn program_of_nvcc(nvcc: &Path, runtime: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let links = folder.join(format!("nvcc-{runtime}.{}", std::process::id()));
+    fs::create_dir_all(&links).unwrap();
+    let nvidias = nvcc.parent().unwrap().join("../lib");
+    for (name, target) in [
+        ("libcudart.so", built("libcudart.so")),
+        ("libcudart_static.a", nvidias.join("libcudart_static.a")),
+        ("libcudadevrt.a", nvidias.join("libcudadevrt.a")),
+    ] {
+        std::os::unix::fs::symlink(target, links.join(name)).unwrap();
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cudart/tests/programs/overrun.cu");
+    let program = links.join("program");
+    let mut compile = Command::new(nvcc);
+    compile.args(["-cudart", runtime, "-lineinfo", "-gencode"]);
+    compile.arg("arch=compute_90,code=compute_90").arg("-L").arg(&links);
+    compile.arg("-o").arg(&program).arg(source);
+    assert!(compile.status().unwrap().success());
+    program
+}
+
 struct CheckRun {
     code: Option<i32>,
     signal: Option<i32>,
@@ -700,4 +734,24 @@ fn a_kernel_s_sarif_has_lines_of_its_ptx() {
         assert_eq!(run.code, Some(2), "{}", run.err);
         assert_contains(&run.err, &[said]);
     }
+}
+
+#[test]
+fn programs_of_nvcc_run_over_a_runtime_library_of_our_own() {
+    let Some(nvcc) = nvcc() else { return };
+    let it = Checker::new();
+    let program = program_of_nvcc(&nvcc, "shared");
+    let run = it.finish(&mut it.command(&[OsStr::new("--"), program.as_os_str()]));
+    assert_eq!((run.code, run.out.as_str()), (Some(1), "ended\n"), "{}", run.err);
+    let parts = [
+        "out of bounds: 4-byte global read",
+        "overrun.cu:5",
+        "thread: (63,0,0) of block (0,0,0)",
+        "findings in 1 kernel launch",
+    ];
+    assert_contains(&run.err, &parts);
+    let program = program_of_nvcc(&nvcc, "static");
+    let run = it.finish(&mut it.command(&[OsStr::new("--"), program.as_os_str()]));
+    assert_contains(&run.err, &["nvcc -cudart shared"]);
+    assert_eq!(run.code, Some(1), "{}", run.err);
 }

@@ -140,6 +140,7 @@ int main() {
     EXPECT(at == &shared_with_host);
     CODE(cudaErrorInvalidSymbol, cudaGetSymbolAddress(&at, (const void*)host));
     CODE(cudaErrorInvalidValue, cudaMemcpyToSymbol(table, host, sizeof host, 4));
+    cudaGetLastError();
 
     fill_elsewhere(out, n);
     OK(cudaMemcpy(got.data(), out, n * sizeof(int), cudaMemcpyDeviceToHost));
