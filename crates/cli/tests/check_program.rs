@@ -69,7 +69,10 @@ fn program_of_nvcc(nvcc: &Path, runtime: &str) -> PathBuf {
     let program = links.join("program");
     let mut compile = Command::new(nvcc);
     compile.args(["-cudart", runtime, "-lineinfo", "-gencode"]);
-    compile.arg("arch=compute_90,code=compute_90").arg("-L").arg(&links);
+    compile
+        .arg("arch=compute_90,code=compute_90")
+        .arg("-L")
+        .arg(&links);
     compile.arg("-o").arg(&program).arg(source);
     assert!(compile.status().unwrap().success());
     program
@@ -742,7 +745,12 @@ fn programs_of_nvcc_run_over_a_runtime_library_of_our_own() {
     let it = Checker::new();
     let program = program_of_nvcc(&nvcc, "shared");
     let run = it.finish(&mut it.command(&[OsStr::new("--"), program.as_os_str()]));
-    assert_eq!((run.code, run.out.as_str()), (Some(1), "ended\n"), "{}", run.err);
+    assert_eq!(
+        (run.code, run.out.as_str()),
+        (Some(1), "ended\n"),
+        "{}",
+        run.err
+    );
     let parts = [
         "out of bounds: 4-byte global read",
         "overrun.cu:5",

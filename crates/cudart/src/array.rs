@@ -70,7 +70,11 @@ pub(crate) fn channels(format: CUarray_format, count: c_uint) -> cudaChannelForm
     let normalized = NORMALIZED.iter().position(|it| it.0 == format);
     let (bits, kind, count) = match (plain, normalized) {
         (Some(it), _) => (it.1, it.0, count),
-        (None, Some(at)) => (NORMALIZED[at].1, FIRST_NORMALIZED + at as c_int, NORMALIZED[at].2),
+        (None, Some(at)) => (
+            NORMALIZED[at].1,
+            FIRST_NORMALIZED + at as c_int,
+            NORMALIZED[at].2,
+        ),
         (None, None) => (0, NONE, 0),
     };
     let bits = |channel| if channel < count { bits } else { 0 };
@@ -278,7 +282,11 @@ mod tests {
             (8, 0, 0, 0, NONE),
         ] {
             let desc = cudaChannelFormatDesc { x, y, z, w, f };
-            assert_eq!(format(&desc), Err(cudaError_t::INVALID_CHANNELS), "{desc:?}");
+            assert_eq!(
+                format(&desc),
+                Err(cudaError_t::INVALID_CHANNELS),
+                "{desc:?}"
+            );
         }
     }
 }

@@ -99,7 +99,8 @@ pub(crate) fn guard(
 /// Writes a line on standard error, unless `FERCUDA_QUIET` is set.
 pub(crate) fn say(text: &str) {
     static QUIET: OnceLock<bool> = OnceLock::new();
-    let is_quiet = QUIET.get_or_init(|| std::env::var_os("FERCUDA_QUIET").is_some_and(|it| it != "0"));
+    let is_quiet =
+        QUIET.get_or_init(|| std::env::var_os("FERCUDA_QUIET").is_some_and(|it| it != "0"));
     if !is_quiet {
         use std::io::Write as _;
         // A closed standard error is the program's choice.
@@ -244,7 +245,8 @@ pub(crate) fn context() -> CudaResult<CUcontext> {
 fn is_dead(context: CUcontext) -> bool {
     let mut version = 0;
     // SAFETY: the driver looks the handle up; the output outlives the call.
-    let alive = driver().and_then(|it| check(unsafe { it.cuCtxGetApiVersion(context, &mut version) }));
+    let alive =
+        driver().and_then(|it| check(unsafe { it.cuCtxGetApiVersion(context, &mut version) }));
     alive.is_err()
 }
 

@@ -68,7 +68,13 @@ enum When {
 ///
 /// # Safety
 /// The program's own pointers.
-unsafe fn line(to: *mut c_void, from: *const c_void, n: usize, kind: Kind, when: When) -> CudaResult {
+unsafe fn line(
+    to: *mut c_void,
+    from: *const c_void,
+    n: usize,
+    kind: Kind,
+    when: When,
+) -> CudaResult {
     call::context()?;
     if n == 0 {
         return Ok(());
@@ -98,8 +104,15 @@ unsafe fn line(to: *mut c_void, from: *const c_void, n: usize, kind: Kind, when:
 /// One side of a copy of rows.
 #[derive(Clone, Copy)]
 enum Side {
-    Memory { at: u64, pitch: usize },
-    Array { array: cudaArray_t, x_bytes: usize, y: usize },
+    Memory {
+        at: u64,
+        pitch: usize,
+    },
+    Array {
+        array: cudaArray_t,
+        x_bytes: usize,
+        y: usize,
+    },
 }
 
 /// Copies rows.
@@ -182,19 +195,15 @@ fn texels(array: cudaArray_t, x_bytes: usize, y: usize) -> Side {
 ///
 /// # Safety
 /// The program's own pointers.
-unsafe fn wrapped(
-    to: Side,
-    from: Side,
-    n: usize,
-    kind: Kind,
-    when: When,
-) -> CudaResult {
+unsafe fn wrapped(to: Side, from: Side, n: usize, kind: Kind, when: When) -> CudaResult {
     call::context()?;
     let array_of = |side: Side| match side {
         Side::Array { array, .. } => Some(array),
         Side::Memory { .. } => None,
     };
-    let array = array_of(to).or(array_of(from)).ok_or(cudaError_t::INVALID_VALUE)?;
+    let array = array_of(to)
+        .or(array_of(from))
+        .ok_or(cudaError_t::INVALID_VALUE)?;
     let row = descriptor(array)?.Width * texel_bytes(array)?;
     // How far a side's row goes on from the `done`th byte, and where that is.
     let part = |side: Side, done: usize| match side {
@@ -432,7 +441,9 @@ unsafe fn fill_rows(
     // SAFETY: the caller's promise.
     unsafe {
         match when {
-            When::Now => drv2!(cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds(at, pitch, byte, width, height)),
+            When::Now => {
+                drv2!(cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds(at, pitch, byte, width, height))
+            }
             When::In(stream) => drv2!(cuMemsetD2D8Async cuMemsetD2D8Async_ptsz(
                 at, pitch, byte, width, height, stream
             )),

@@ -278,7 +278,10 @@ mod tests {
             assert!(name.starts_with("cuda") && name.ends_with('\0'), "{code}");
             assert!(sentence.len() > 5 && sentence.ends_with('\0'), "{code}");
         }
-        assert_eq!(plain_name(cudaError_t::INVALID_VALUE), "cudaErrorInvalidValue");
+        assert_eq!(
+            plain_name(cudaError_t::INVALID_VALUE),
+            "cudaErrorInvalidValue"
+        );
     }
 
     #[test]

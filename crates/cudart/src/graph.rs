@@ -197,4 +197,3 @@ runtime_fns! {
         drv!(cuGraphKernelNodeSetAttribute(node, attr, value))
     }
 }
-

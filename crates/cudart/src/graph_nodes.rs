@@ -107,7 +107,16 @@ struct Place {
 unsafe fn add_copy(place: &Place, it: &CUDA_MEMCPY3D) -> CudaResult {
     let context = call::context()?;
     // SAFETY: the caller's promise.
-    unsafe { drv!(cuGraphAddMemcpyNode(place.node, place.graph, place.after, place.n, it, context)) }
+    unsafe {
+        drv!(cuGraphAddMemcpyNode(
+            place.node,
+            place.graph,
+            place.after,
+            place.n,
+            it,
+            context
+        ))
+    }
 }
 
 runtime_fns! {
@@ -410,4 +419,3 @@ runtime_fns! {
         drv!(cuGraphExecNodeSetParams(exec, node, &mut driver))
     }
 }
-

@@ -31,8 +31,15 @@ unsafe fn entry_point(
     };
     let (mut address, mut found) = (core::ptr::null_mut(), Default::default());
     // SAFETY: the caller's promise; the outputs outlive the call.
-    let result =
-        unsafe { drv!(cuGetProcAddress_v2(symbol, &mut address, version, flags, &mut found)) };
+    let result = unsafe {
+        drv!(cuGetProcAddress_v2(
+            symbol,
+            &mut address,
+            version,
+            flags,
+            &mut found
+        ))
+    };
     // SAFETY: the caller's promise.
     unsafe {
         put(function, address)?;

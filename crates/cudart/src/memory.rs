@@ -82,7 +82,15 @@ fn pitched(width: usize, rows: usize) -> CudaResult<(u64, usize)> {
         return Ok((0, 0));
     }
     // SAFETY: the outputs outlive the call.
-    unsafe { drv!(cuMemAllocPitch_v2(&mut at, &mut pitch, width, rows, PITCH_ELEMENT_BYTES)) }?;
+    unsafe {
+        drv!(cuMemAllocPitch_v2(
+            &mut at,
+            &mut pitch,
+            width,
+            rows,
+            PITCH_ELEMENT_BYTES
+        ))
+    }?;
     Ok((at, pitch))
 }
 

@@ -181,7 +181,11 @@ impl JitLog {
     }
 
     fn print(&self) {
-        let text = self.text.split(|&byte| byte == 0).next().unwrap_or_default();
+        let text = self
+            .text
+            .split(|&byte| byte == 0)
+            .next()
+            .unwrap_or_default();
         if text.is_empty() {
             return;
         }
@@ -352,7 +356,9 @@ pub(crate) fn function(host: *const c_void) -> CudaResult<CUfunction> {
 /// registered one, else the handle.
 pub(crate) fn host_function(handle: *mut c_void) -> *mut c_void {
     let hosts = &lock(registry()).hosts;
-    hosts.get(&(handle as usize)).map_or(handle, |&host| host as *mut c_void)
+    hosts
+        .get(&(handle as usize))
+        .map_or(handle, |&host| host as *mut c_void)
 }
 
 /// Address and size of a variable in the current context.
@@ -388,7 +394,14 @@ fn init_managed(binary: &Arc<FatBinary>) -> CudaResult {
     for (place, name) in managed {
         let (mut at, mut size) = (0, 0);
         // SAFETY: outputs and name outlive the call.
-        unsafe { drv!(cuLibraryGetManaged(&mut at, &mut size, library, name.as_ptr())) }?;
+        unsafe {
+            drv!(cuLibraryGetManaged(
+                &mut at,
+                &mut size,
+                library,
+                name.as_ptr()
+            ))
+        }?;
         // SAFETY: the program registered this pointer as the place of the variable's address.
         unsafe { (place as *mut *mut c_void).write(call::pointer(at)) };
         // The program names the variable by its memory from now on.
@@ -398,7 +411,9 @@ fn init_managed(binary: &Arc<FatBinary>) -> CudaResult {
             is_managed: true,
             size,
         };
-        lock(registry()).variables.insert(at as usize, Arc::new(variable));
+        lock(registry())
+            .variables
+            .insert(at as usize, Arc::new(variable));
     }
     Ok(())
 }
@@ -463,8 +478,10 @@ pub(crate) extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
         let Some(binary) = all.binaries.remove(&(handle as usize)) else {
             return;
         };
-        all.kernels.retain(|_, it| !Arc::ptr_eq(&it.binary, &binary));
-        all.variables.retain(|_, it| !Arc::ptr_eq(&it.binary, &binary));
+        all.kernels
+            .retain(|_, it| !Arc::ptr_eq(&it.binary, &binary));
+        all.variables
+            .retain(|_, it| !Arc::ptr_eq(&it.binary, &binary));
         drop(all);
         if let (Some(Ok(library)), Ok(driver)) = (binary.library.get(), driver()) {
             // A process that ends may have shut down the driver: then nothing is left to unload.
@@ -502,7 +519,9 @@ pub(crate) unsafe extern "C" fn __cudaRegisterFunction(
                 name,
                 handle: OnceLock::new(),
             };
-            lock(registry()).kernels.insert(host as usize, Arc::new(kernel));
+            lock(registry())
+                .kernels
+                .insert(host as usize, Arc::new(kernel));
         }
     });
 }
@@ -534,7 +553,9 @@ pub(crate) unsafe extern "C" fn __cudaRegisterVar(
                 is_managed: false,
                 size,
             };
-            lock(registry()).variables.insert(host as usize, Arc::new(variable));
+            lock(registry())
+                .variables
+                .insert(host as usize, Arc::new(variable));
         }
     });
 }
@@ -569,7 +590,9 @@ pub(crate) unsafe extern "C" fn __cudaRegisterManagedVar(
             is_managed: true,
             size,
         };
-        lock(registry()).variables.insert(host as usize, Arc::new(variable));
+        lock(registry())
+            .variables
+            .insert(host as usize, Arc::new(variable));
     });
 }
 
@@ -595,7 +618,9 @@ pub(crate) extern "C" fn __cudaRegisterTexture(
     _is_normalized: c_int,
     _is_external: c_int,
 ) {
-    quietly((), || call::refuse("__cudaRegisterTexture (texture references)").unwrap_or_default());
+    quietly((), || {
+        call::refuse("__cudaRegisterTexture (texture references)").unwrap_or_default()
+    });
 }
 
 /// Registers a surface reference, which CUDA 12 has removed: said once, and ignored.
@@ -609,6 +634,7 @@ pub(crate) extern "C" fn __cudaRegisterSurface(
     _dimension: c_int,
     _is_external: c_int,
 ) {
-    quietly((), || call::refuse("__cudaRegisterSurface (surface references)").unwrap_or_default());
+    quietly((), || {
+        call::refuse("__cudaRegisterSurface (surface references)").unwrap_or_default()
+    });
 }
-

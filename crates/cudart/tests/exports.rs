@@ -23,7 +23,10 @@ struct Section {
 impl Elf {
     fn number(&self, at: usize, bytes: usize) -> usize {
         let field = &self.0[at..at + bytes];
-        field.iter().rev().fold(0, |n, &byte| (n << 8) | usize::from(byte))
+        field
+            .iter()
+            .rev()
+            .fold(0, |n, &byte| (n << 8) | usize::from(byte))
     }
 
     fn sections(&self) -> Vec<Section> {

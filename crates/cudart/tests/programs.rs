@@ -83,9 +83,11 @@ impl Toolkit {
     /// Compiles sources of `tests/programs` to a program.
     fn build(&self, name: &str, sources: &[&str], options: &[&str]) -> PathBuf {
         let program = self.folder.path().join(name);
-        let sources = sources
-            .iter()
-            .map(|it| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(it));
+        let sources = sources.iter().map(|it| {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/programs")
+                .join(it)
+        });
         let mut nvcc = Command::new(&self.nvcc);
         nvcc.args(["-cudart", "shared", "-std=c++17", "-lineinfo", "-O1"])
             .args(["-gencode", "arch=compute_90,code=compute_90"])
@@ -134,7 +136,10 @@ fn kernels_and_variables_of_compiled_programs_are_found_and_launched() {
     // PTX as it is, and compressed in each way that nvcc has.
     for (name, options) in [
         ("registration-plain", &["-rdc=true", "--compress-mode=none"]),
-        ("registration-quick", &["-rdc=true", "--compress-mode=speed"]),
+        (
+            "registration-quick",
+            &["-rdc=true", "--compress-mode=speed"],
+        ),
         ("registration-small", &["-rdc=true", "--compress-mode=size"]),
     ] {
         toolkit.is_right(name, &sources, options);
@@ -180,7 +185,11 @@ fn a_defect_of_a_compiled_program_is_reported_with_its_line() {
     let output = toolkit.run(&toolkit.build("overrun", &["overrun.cu"], &[]));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(FOUND), "{errors}");
-    for part in ["out of bounds: 4-byte global read", "overrun.cu:5", "thread: (63,0,0)"] {
+    for part in [
+        "out of bounds: 4-byte global read",
+        "overrun.cu:5",
+        "thread: (63,0,0)",
+    ] {
         assert!(errors.contains(part), "no {part:?} in\n{errors}");
     }
 }

@@ -405,7 +405,9 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
 /// Libraries in front of what LD_PRELOAD already names, without duplicates.
 pub(crate) fn preload(libraries: impl IntoIterator<Item = PathBuf>) -> OsString {
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    let ours = libraries.into_iter().map(|it| it.into_os_string().into_vec());
+    let ours = libraries
+        .into_iter()
+        .map(|it| it.into_os_string().into_vec());
     let mut list: Vec<Vec<u8>> = ours.collect();
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     for other in others.as_bytes().split(|byte| matches!(byte, b':' | b' ')) {

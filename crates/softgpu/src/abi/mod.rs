@@ -175,7 +175,9 @@ fn unsupported_with(name: &'static str, advice: &str) -> CUresult {
         Err(_) => std::env::var("FERCUDA_QUIET").is_ok_and(|v| v == "1"),
     };
     if !quiet && lock(&SAID).insert(name) {
-        say(&format!("{name} is not implemented on the software device{advice}"));
+        say(&format!(
+            "{name} is not implemented on the software device{advice}"
+        ));
     }
     err::NOT_SUPPORTED
 }
