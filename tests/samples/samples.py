@@ -266,7 +266,7 @@ def verdict(code: int | None, text: str) -> str:
         return "waived"
     if "__cudaCDP" in text or "cudaGraphSetConditional" in text:
         return "device runtime"
-    if code != 0 and re.search(r"(open|load|read|find)\w*( \w+)? file|no such file", text, re.I):
+    if code != 0 and re.search(r"(open|load|read|find)\w*( \w+)? file|no such file|cannot be opened", text, re.I):
         return "data"
     wrong = [line for line in lines if WRONG.search(line) and not NOT_WRONG.search(line)]
     if code != 0:

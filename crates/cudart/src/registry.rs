@@ -9,7 +9,7 @@
 //! not is ignored. Elsewhere: launches (`launch`), the driver's libraries (`library`).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -327,14 +327,12 @@ fn kernel_handle(handle: *const c_void) -> CudaResult<CUkernel> {
     Ok(kernel)
 }
 
-static KNOWN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Kernels that were handed out by their handles.
+static KNOWN: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// Notes a kernel that was handed out: its handle may stand for a host function.
 pub(crate) fn hand_out(kernel: CUkernel) {
-    let mut known = lock(&KNOWN);
-    if !known.contains(&(kernel.0 as usize)) {
-        known.push(kernel.0 as usize);
-    }
+    lock(&KNOWN).insert(kernel.0 as usize);
 }
 
 fn is_known_kernel(kernel: CUkernel) -> bool {
@@ -478,8 +476,11 @@ pub(crate) extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
         let Some(binary) = all.binaries.remove(&(handle as usize)) else {
             return;
         };
-        all.kernels
-            .retain(|_, it| !Arc::ptr_eq(&it.binary, &binary));
+        let is_gone = |it: &Kernel| Arc::ptr_eq(&it.binary, &binary);
+        let hosts = all.kernels.iter().filter(|(_, it)| is_gone(it));
+        let hosts: BTreeSet<usize> = hosts.map(|(&host, _)| host).collect();
+        all.hosts.retain(|_, host| !hosts.contains(host));
+        all.kernels.retain(|_, it| !is_gone(it));
         all.variables
             .retain(|_, it| !Arc::ptr_eq(&it.binary, &binary));
         drop(all);
