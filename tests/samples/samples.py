@@ -14,6 +14,7 @@ it verifies its results at all, a line says that they are right.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -43,7 +44,7 @@ WRONG = re.compile(
 # Lines that contain such a word and say that all is well.
 NOT_WRONG = re.compile(
     r"(\b0|\bno|\bzero) (errors?|failures?|failed|mismatch(es)?|wrong)\b"
-    r"|assert|as expected|(errors?|failures?|failed|mismatch(es)?|fails?|incorrect)\s*(rate|count|number)?\s*[:=]\s*(0(\.0*)?(e[+-]?\d+)?%?\b|no\b|none\b)"
+    r"|error[^:=]*[:=]\s*[\d.]+e-\d+|assert|as expected|(errors?|failures?|failed|mismatch(es)?|fails?|incorrect)\s*(rate|count|number)?\s*[:=]\s*(0(\.0*)?(e[+-]?\d+)?%?\b|no\b|none\b)"
     r"|(max|mean|avg|average|rel|relative|abs|absolute|rms|l1|l2|l_?inf|norm|sum|total)\w*[ _-]*(of )?error",
     re.I,
 )
@@ -250,6 +251,12 @@ class Results:
         return self.all().get(name, {})
 
     def set(self, name: str, entry: dict[str, object]) -> None:
+        with open(self.file.with_suffix(".lock"), "w") as lock:
+            # `build` and `run` may work at once.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.replace(name, entry)
+
+    def replace(self, name: str, entry: dict[str, object]) -> None:
         results = self.all()
         results[name] = {**results.get(name, {}), **entry}
         draft = self.file.with_suffix(".draft")

@@ -498,7 +498,6 @@ pub(crate) extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
 /// `name` is null or a C string.
 // SAFETY: see `runtime_fns`.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "nvcc's own signature")]
 pub(crate) unsafe extern "C" fn __cudaRegisterFunction(
     handle: *mut *mut c_void,
     host: *const c_char,
@@ -533,7 +532,6 @@ pub(crate) unsafe extern "C" fn __cudaRegisterFunction(
 /// `name` is null or a C string.
 // SAFETY: see `runtime_fns`.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "nvcc's own signature")]
 pub(crate) unsafe extern "C" fn __cudaRegisterVar(
     handle: *mut *mut c_void,
     host: *mut c_char,
@@ -567,7 +565,6 @@ pub(crate) unsafe extern "C" fn __cudaRegisterVar(
 /// `name` is null or a C string.
 // SAFETY: see `runtime_fns`.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "nvcc's own signature")]
 pub(crate) unsafe extern "C" fn __cudaRegisterManagedVar(
     handle: *mut *mut c_void,
     host: *mut *mut c_void,
