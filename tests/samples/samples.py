@@ -273,7 +273,7 @@ def verdict(code: int | None, text: str) -> str:
         return "waived"
     if "__cudaCDP" in text or "cudaGraphSetConditional" in text:
         return "device runtime"
-    if code != 0 and re.search(r"(open|load|read|find)\w*( \w+)? file|no such file|cannot be opened", text, re.I):
+    if code != 0 and re.search(r"(open|load|read|find|import)\w*( \w+)? file|no such file|cannot be opened", text, re.I):
         return "data"
     wrong = [line for line in lines if WRONG.search(line) and not NOT_WRONG.search(line)]
     if code != 0:
@@ -411,7 +411,7 @@ def main() -> int:
     it.add_argument("--out", required=True)
     it.add_argument("--fercuda")
     it.add_argument("--no-checks", action="store_true")
-    it.add_argument("--again", help="verdicts whose programs run again, separated by commas")
+    it.add_argument("--again", help="verdicts, separated by commas: programs with one of them run again")
     it.add_argument("--whole", action="store_true", help="with the arguments of the Makefiles")
     it.add_argument("--cpu", type=int, default=60, help="processor time of a program, in seconds")
     it.add_argument("--env", action="append", default=[])

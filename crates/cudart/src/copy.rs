@@ -1,7 +1,7 @@
 //! Copies and fills: one line, rows, boxes, arrays, symbols, between devices.
 //!
 //! A kind of copy names where source and destination are; the driver's functions of that kind are
-//! called, and its general ones for copies whose kind is to be found out.
+//! called, and its general ones where the addresses have to say which kind it is.
 //!
 //! Invariant: an unknown kind is an invalid direction. Elsewhere: arrays (`array`), variables
 //! (`registry`), graph nodes (`graph_nodes`).

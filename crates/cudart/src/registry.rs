@@ -90,7 +90,7 @@ fn registry() -> &'static Mutex<Registry> {
 /// Why device code could not be loaded last; 0 if all could.
 static FAILURE: AtomicU32 = AtomicU32::new(0);
 
-/// The error of a launch whose kernel is null: device code that could not be loaded, if any was.
+/// The error of a launch of no kernel: of device code that could not be loaded, if any was.
 pub(crate) fn missing_kernel() -> cudaError_t {
     match FAILURE.load(Ordering::Relaxed) {
         0 => cudaError_t::INVALID_FUNCTION,
