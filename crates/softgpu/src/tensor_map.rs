@@ -188,6 +188,15 @@ impl Swizzle {
         }
     }
 
+    /// Whether chunks of another size than 16 bytes change places, which devices of compute
+    /// capability 9.0 cannot do.
+    pub(crate) fn has_atoms(self) -> bool {
+        !matches!(
+            self,
+            Swizzle::None | Swizzle::B32 | Swizzle::B64 | Swizzle::B128
+        )
+    }
+
     /// Bytes that stay together.
     pub(crate) fn atom(self) -> u32 {
         match self {
@@ -418,9 +427,6 @@ impl TensorMap {
     }
 
     fn pattern_fault(&self) -> Option<String> {
-        if self.interleave == Interleave::Slices32 && self.swizzle != Swizzle::B32 {
-            return Some("an interleave of 32 bytes needs a swizzle of 32".to_owned());
-        }
         let (span, inner) = (u64::from(self.swizzle.span()), self.inner_bytes());
         if span != 0 && self.interleave == Interleave::None && inner > span {
             return Some(format!(

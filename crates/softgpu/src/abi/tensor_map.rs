@@ -52,16 +52,24 @@ unsafe fn common(mode: MapMode, a: &MapArguments) -> CuResult<TensorMap> {
     };
     let mut steps: [u32; MAX_RANK] = steps;
     let interleave = Interleave::of(a.interleave.0).ok_or(err::INVALID_VALUE)?;
+    if !(1..=8).contains(&steps[0]) {
+        return Err(err::INVALID_VALUE);
+    }
     if interleave == Interleave::None {
         // There is no stride in the innermost dimension.
         steps[0] = 1;
+    }
+    let swizzle = Swizzle::of(a.swizzle.0).ok_or(err::INVALID_VALUE)?;
+    if swizzle.has_atoms() {
+        // Of later devices alone.
+        return Err(err::INVALID_VALUE);
     }
     Ok(TensorMap {
         mode,
         element: MapElement::of_driver(a.element.0).ok_or(err::INVALID_VALUE)?,
         rank: a.rank,
         interleave,
-        swizzle: Swizzle::of(a.swizzle.0).ok_or(err::INVALID_VALUE)?,
+        swizzle,
         fills_nan: a.fill.0 == 1,
         address: a.address as u64,
         dims,

@@ -260,7 +260,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered
         return Ok(());
     }
     let reduction = match m.has(Word::Reduce) {
-        true => Some(Reduction::of(m)?),
+        true => Some(Reduction::named(m)?),
         false => None,
     };
     let direction = direction(m)?;

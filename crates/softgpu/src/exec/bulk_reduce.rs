@@ -14,10 +14,13 @@ use crate::tensor_map::MapElement;
 pub(crate) struct Reduction {
     pub(crate) op: Rmw,
     pub(crate) kind: AtomicKind,
+    /// Whether subnormal numbers are flushed. Those of `add.f32` are not, unlike by an atomic
+    /// (recorded on an H200).
+    pub(crate) flushes: bool,
 }
 
 impl Reduction {
-    /// As 16 bits; 0 is none.
+    /// As 16 bits; 0 is none. Of an instruction, by which nothing is flushed.
     pub(crate) fn bits(this: Option<Self>) -> u16 {
         this.map_or(0, |r| 0x8000 | (r.op as u16) << 8 | r.kind as u16)
     }
@@ -26,6 +29,7 @@ impl Reduction {
         (bits & 0x8000 != 0).then(|| Reduction {
             op: RMW[usize::from(bits >> 8 & 0x7f) % RMW.len()],
             kind: KINDS[usize::from(bits & 0xff) % KINDS.len()],
+            flushes: false,
         })
     }
 
@@ -47,7 +51,7 @@ impl Reduction {
         named.ok_or(LowerError::Unsupported)
     }
 
-    pub(crate) fn of(m: &ModList<'_>) -> Lowered<Self> {
+    pub(crate) fn named(m: &ModList<'_>) -> Lowered<Self> {
         let kind = match m.ty(0)? {
             Ty::U32 | Ty::B32 => AtomicKind::B32,
             Ty::S32 => AtomicKind::S32,
@@ -60,7 +64,19 @@ impl Reduction {
             _ => return Err(LowerError::Unsupported),
         };
         let op = Self::operation(m)?;
-        Ok(Reduction { op, kind })
+        Ok(Reduction {
+            op,
+            kind,
+            flushes: false,
+        })
+    }
+
+    /// The new value of one location of global memory.
+    fn of(self, old: u64, new: u64) -> u64 {
+        match self.kind {
+            AtomicKind::F32 if !self.flushes => apply(self.op, self.kind, old, new, 0),
+            _ => apply_global(self.op, self.kind, old, new, 0),
+        }
     }
 
     /// The same on the elements of a tensor map; `None` if that has no such operation.
@@ -84,7 +100,11 @@ impl Reduction {
             Rmw::Add => kind != AtomicKind::S64,
             _ => true,
         };
-        fits.then_some(Reduction { op, kind })
+        fits.then_some(Reduction {
+            op,
+            kind,
+            flushes: element == MapElement::F32Ftz,
+        })
     }
 }
 
@@ -105,7 +125,7 @@ pub(crate) fn reduce_global(window: Window, addr: u64, bytes: &[u8], r: Reductio
                 let cell = $cell;
                 let mut seen = cell.load(Ordering::SeqCst);
                 loop {
-                    let new = apply_global(r.op, r.kind, u64::from(seen), b, 0) as $t;
+                    let new = r.of(u64::from(seen), b) as $t;
                     match cell.compare_exchange_weak(seen, new, Ordering::SeqCst, Ordering::SeqCst)
                     {
                         Ok(_) => break,

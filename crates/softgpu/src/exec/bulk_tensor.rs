@@ -18,7 +18,7 @@ use super::rmw::{RMW, Rmw};
 use super::tags::{PARAM_TAG, TAG_MASK};
 use super::tensor_box::{TensorBox, convert, fill, gather, scatter};
 use crate::report::{Access, AccessKind, FaultKind, MemSpace};
-use crate::tensor_map::{MAX_RANK, MapMode, TENSOR_MAP_BYTES, TensorMap};
+use crate::tensor_map::{Interleave, MAX_RANK, MapMode, TENSOR_MAP_BYTES, TensorMap};
 
 /// Elements behind a tensor's end within which a box may begin when blocks round a tensor up to
 /// whole tiles, of which they store parts.
@@ -64,6 +64,18 @@ fn copy<const CHECK: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst, l: usize) -> Opti
         *at = ctx.rows.lane::<u32>(further(ctx, i, OFFSETS + n), l) as u16;
     }
     let found = TensorBox::new(&map, start, offsets);
+    let first = i64::from(start[0]) * i64::from(map.element.bytes());
+    if i.imm & 3 != PREFETCH && first % 16 != 0 {
+        let why = format!(
+            "a box whose rows begin at byte {first} of those of the tensor, no multiple of 16: \
+             coordinate {} of elements of {} bytes",
+            start[0],
+            map.element.bytes()
+        );
+        let at = ctx.rows.lane::<u64>(i.b, l);
+        wrong(ctx, i, l, at, why);
+        return None;
+    }
     if CHECK {
         is_outside(ctx, i, l, &map, &found, start);
     }
@@ -138,6 +150,8 @@ fn read_map(ctx: &mut Ctx<'_>, i: &DecodedInst, l: usize) -> Option<TensorMap> {
     } else if u64::from(map.rank) != rank {
         let of = map.rank;
         format!("a copy of {rank} dimensions by a tensor map of {of}")
+    } else if map.interleave != Interleave::None {
+        "an interleaved tensor, which is not implemented on the software device".to_owned()
     } else if map.mode != mode {
         let (copy, of) = (name(mode), name(map.mode));
         format!("a copy in {copy} mode by a tensor map in {of} mode")
@@ -266,7 +280,7 @@ fn bring<const CHECK: bool>(
             }
         }
         scatter(map, &mut ctx.block.shared, to, &row);
-        to += row.len() as u32;
+        to += found.pitch();
         Some(())
     })
 }
@@ -302,7 +316,7 @@ fn store<const CHECK: bool>(
     let mut from = src;
     found.each(|part| {
         let at = from;
-        from += row.len() as u32;
+        from += found.pitch();
         if part.len == 0 {
             return Some(());
         }

@@ -1,8 +1,10 @@
 //! Which bytes of a tensor a box covers, row by row, and where they lie in shared memory.
 //!
 //! A row is the innermost dimension of a box, or a pixel's channels of an im2col copy. Rows lie one
-//! behind the other in shared memory, as if nothing were outside of the tensor; then the swizzle
-//! exchanges chunks, by the address in shared memory.
+//! behind the other in shared memory, as if nothing were outside of the tensor, each at a line of
+//! the swizzle's span if there is one; then the swizzle exchanges chunks, by the address in shared
+//! memory. What no manual says was recorded on an H200 (driver 580.159.04): where rows shorter than
+//! the span lie, what a fill of NaN is, and what becomes of elements of `tf32` and of flushed types.
 
 use crate::tensor_map::{MAX_RANK, MapElement, MapMode, Swizzle, TensorMap};
 
@@ -62,7 +64,12 @@ impl<'a> TensorBox<'a> {
         }
     }
 
-    /// Bytes of the box in shared memory, those outside of the tensor too.
+    /// Bytes from one row to the next in shared memory.
+    pub(crate) fn pitch(&self) -> u32 {
+        self.row_bytes().max(self.map.swizzle.span())
+    }
+
+    /// Bytes of the box that are copied, those outside of the tensor too.
     pub(crate) fn bytes(&self) -> u32 {
         self.row_bytes() * self.rows()
     }
@@ -71,7 +78,7 @@ impl<'a> TensorBox<'a> {
     pub(crate) fn reach(&self) -> u32 {
         match self.map.swizzle {
             Swizzle::None => self.bytes(),
-            _ => self.bytes().next_multiple_of(128),
+            _ => (self.pitch() * self.rows()).next_multiple_of(128),
         }
     }
 
@@ -166,33 +173,27 @@ pub(crate) fn fill(map: &TensorMap, row: &mut [u8]) {
         row.fill(0);
         return;
     }
-    // A NaN with all bits of the fraction set.
-    let size = map.element.bytes() as usize;
-    for element in row.chunks_exact_mut(size) {
-        element.fill(0xff);
-        element[size - 1] = 0x7f;
+    // The same 16 bits in elements of any size.
+    for part in row.as_chunks_mut::<2>().0 {
+        *part = [0xf7, 0x7f];
     }
 }
 
-/// What a copy into shared memory makes of elements of a rounded or flushed type.
+/// What a copy into shared memory makes of elements of `tf32`: they are rounded, and each NaN is one
+/// and the same. Subnormal numbers of flushed types stay as they are.
 pub(crate) fn convert(element: MapElement, bytes: &mut [u8]) {
-    let (rounds, flushes) = match element {
-        MapElement::Tf32 => (true, false),
-        MapElement::F32Ftz => (false, true),
-        MapElement::Tf32Ftz => (true, true),
-        _ => return,
-    };
+    const NAN: u32 = 0x7fff_e000;
+    if !matches!(element, MapElement::Tf32 | MapElement::Tf32Ftz) {
+        return;
+    }
     for cell in bytes.as_chunks_mut::<4>().0 {
-        let mut v = u32::from_le_bytes(*cell);
-        let exponent = v & 0x7f80_0000;
-        if flushes && exponent == 0 {
-            v &= 0x8000_0000;
-        }
-        if rounds && exponent != 0x7f80_0000 {
-            let odd = v >> 13 & 1;
-            v = v.wrapping_add(0xfff + odd) & !0x1fff;
-        }
-        *cell = v.to_le_bytes();
+        let v = u32::from_le_bytes(*cell);
+        let rounded = match v & 0x7fff_ffff {
+            0x7f80_0001.. => NAN,
+            0x7f80_0000 => v,
+            _ => v.wrapping_add(0xfff + (v >> 13 & 1)) & !0x1fff,
+        };
+        *cell = rounded.to_le_bytes();
     }
 }
 
