@@ -81,7 +81,7 @@ fn refuse_async(inst: &Inst) -> Option<String> {
             "`{op}.async` requires a completion mechanism, `.mbarrier::complete_tx::bytes`"
         ));
     }
-    if let Some(word) = first_of(inst, &[Word::Shared, Word::SharedCta, Word::Local]) {
+    if let Some(word) = first_of(inst, &[Word::Shared, Word::Local]) {
         return Some(format!("state space .{word} of instruction `{op}.async`"));
     }
     let ty = types(inst).last()?;

@@ -157,7 +157,7 @@ impl RemoteRecords {
     pub(crate) fn actor(&mut self, block: u32, (rank, at): (u32, u32)) -> (u32, u32) {
         let time = self.counts.entry((block, at)).or_default();
         *time += 1;
-        (ACTORS + 2 * (rank << 15 | at / 8 & 0x7fff), *time)
+        (ACTORS + 2 * ((rank << 15) | ((at / 8) & 0x7fff)), *time)
     }
 }
 

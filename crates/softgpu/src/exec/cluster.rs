@@ -27,6 +27,10 @@ const OFFSET: u32 = (1 << RANK_SHIFT) - 1;
 
 /// A cluster in execution.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::vec_box,
+    reason = "each changes places with the context's block, which is a box"
+)]
 pub(crate) struct ClusterState {
     /// By rank.
     blocks: Vec<Box<BlockState>>,

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_rounded_and_flushed_by_their_type() {
+    fn values_are_rounded_by_their_type_and_not_flushed() {
         let of = |element, v: u32| {
             let mut bytes = v.to_le_bytes();
             convert(element, &mut bytes);
@@ -305,8 +305,9 @@ mod tests {
         };
         assert_eq!(of(MapElement::Tf32, 0x3f80_1000), 0x3f80_0000);
         assert_eq!(of(MapElement::Tf32, 0x3f80_3000), 0x3f80_4000);
-        assert_eq!(of(MapElement::Tf32, 0x7f80_0001), 0x7f80_0001);
-        assert_eq!(of(MapElement::F32Ftz, 0x8000_0001), 0x8000_0000);
+        assert_eq!(of(MapElement::Tf32, 0xff80_0001), 0x7fff_e000);
+        assert_eq!(of(MapElement::Tf32, 0xff80_0000), 0xff80_0000);
+        assert_eq!(of(MapElement::F32Ftz, 0x8000_0001), 0x8000_0001);
         assert_eq!(of(MapElement::F32, 0x8000_0001), 0x8000_0001);
     }
 }

@@ -68,9 +68,9 @@ fn a_map_within_the_rules_is_encoded_and_others_are_invalid() {
             size: [64, 256],
             ..MAP
         },
-        // There is no stride of elements in the innermost dimension.
+        // A stride of elements in the innermost dimension changes nothing, but has to be one.
         Map {
-            steps: [9, 8],
+            steps: [8, 8],
             ..MAP
         },
         Map { fill: 1, ..MAP },
@@ -112,6 +112,12 @@ fn a_map_within_the_rules_is_encoded_and_others_are_invalid() {
             interleave: 1,
             ..MAP
         },
+        Map {
+            steps: [0, 1],
+            ..MAP
+        },
+        // Of later devices.
+        Map { swizzle: 4, ..MAP },
         Map { swizzle: 7, ..MAP },
         Map {
             fill: 1,
