@@ -41,7 +41,7 @@
 //@   finds missing proxy fence
 //@ run hopper_no_barrier: no_barrier grid=1 block=128
 //@   inout y: f32[1024] zero raw
-//@   finds shared memory race
+//@   finds shared memory race, missing wait for a wgmma, uninitialised read
 //@ run hopper_operand_never_written: operand_never_written grid=1 block=128
 //@   inout y: f32[1024] zero raw
 //@   finds uninitialised read
@@ -474,26 +474,26 @@ extern "C" __global__ void two_warps_alone(float* y) {
 }
 
 extern "C" __global__ void descriptors_of_warps_differ(float* y) {
-    __shared__ Tiles t;
-    fill(&t, 1, threadIdx.x, blockDim.x);
+    __shared__ Tiles t[2];
+    for (int s = 0; s < 2; s++) fill(&t[s], 1, threadIdx.x, blockDim.x);
     proxy_fence();
     __syncthreads();
     float d[8] = {};
     arrive();
-    product(d, desc_a(&t), desc_b(&t) + threadIdx.x / 32 % 2 * 8);
+    product(d, desc_a(&t[0]), desc_b(&t[threadIdx.x / 32 % 2]));
     commit();
     wait<0>();
     store(y, d);
 }
 
 extern "C" __global__ void descriptors_of_lanes_differ(float* y) {
-    __shared__ Tiles t;
-    fill(&t, 1, threadIdx.x, blockDim.x);
+    __shared__ Tiles t[2];
+    for (int s = 0; s < 2; s++) fill(&t[s], 1, threadIdx.x, blockDim.x);
     proxy_fence();
     __syncthreads();
     float d[8] = {};
     arrive();
-    product(d, desc_a(&t) + (threadIdx.x % 32 ? 0 : 0x1000), desc_b(&t));
+    product(d, desc_a(&t[threadIdx.x % 32 != 0]), desc_b(&t[0]));
     commit();
     wait<0>();
     store(y, d);

@@ -4,7 +4,8 @@
 //! known to be behind its completion ([`Completion`]): a phase of an mbarrier, or a group that its
 //! issuer has waited for.
 //!
-//! Each word of shared memory names the last copy that wrote it and the last that read it.
+//! Each word of shared memory names the last copy that wrote it, the last that read it, and the last
+//! before that with another means of telling that it has.
 
 use std::ops::Range;
 
@@ -64,6 +65,8 @@ pub(crate) struct AsyncShadow {
     /// By word: number from 1 of the last copy that wrote, and that read it.
     writers: Vec<u32>,
     readers: Vec<u32>,
+    /// By word: the last copy of another actor that read it before.
+    earlier_readers: Vec<u32>,
     /// Operations of each actor so far.
     counts: FxHashMap<u32, u32>,
     /// How many of them some thread has seen complete.
@@ -99,6 +102,7 @@ impl AsyncShadow {
         AsyncShadow {
             writers: vec![0; bytes.div_ceil(4)],
             readers: vec![0; bytes.div_ceil(4)],
+            earlier_readers: vec![0; bytes.div_ceil(4)],
             ..AsyncShadow::default()
         }
     }
@@ -262,7 +266,9 @@ impl AsyncShadow {
         if !writes {
             return None;
         }
-        for &number in self.readers.get(words).unwrap_or_default() {
+        let readers = self.readers.get(words.clone()).unwrap_or_default();
+        let earlier = self.earlier_readers.get(words).unwrap_or_default();
+        for &number in readers.iter().chain(earlier) {
             if number != 0 && number != last {
                 last = number;
                 let copy = self.copy(number);
@@ -290,7 +296,11 @@ impl AsyncShadow {
     /// what is ordered behind the thread.
     pub(crate) fn overwritten(&mut self, at: u32, len: u32) {
         let words = at.div_ceil(4) as usize..((at + len) / 4) as usize;
-        for table in [&mut self.writers, &mut self.readers] {
+        for table in [
+            &mut self.writers,
+            &mut self.readers,
+            &mut self.earlier_readers,
+        ] {
             if let Some(words) = table.get_mut(words.clone()) {
                 words.fill(0);
             }
@@ -300,13 +310,24 @@ impl AsyncShadow {
     /// Copy `number` writes or reads `len` bytes of shared memory at `at`.
     pub(crate) fn touch(&mut self, number: u32, at: u32, len: u32, writes: bool) {
         let words = (at / 4) as usize..(at + len).div_ceil(4) as usize;
-        let table = if writes {
-            &mut self.writers
-        } else {
-            &mut self.readers
+        if writes {
+            if let Some(words) = self.writers.get_mut(words) {
+                words.fill(number);
+            }
+            return;
+        }
+        let actor = |number: u32| self.copies[number as usize - 1].read.actor;
+        let (Some(last), Some(earlier)) = (
+            self.readers.get_mut(words.clone()),
+            self.earlier_readers.get_mut(words),
+        ) else {
+            return;
         };
-        if let Some(words) = table.get_mut(words) {
-            words.fill(number);
+        for (last, earlier) in last.iter_mut().zip(earlier) {
+            if *last != 0 && *last != number && actor(*last) != actor(number) {
+                *earlier = *last;
+            }
+            *last = number;
         }
     }
 

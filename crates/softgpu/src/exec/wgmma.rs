@@ -291,87 +291,114 @@ fn constants(operands: &[Ast]) -> Lowered<Vec<i64>> {
     values.collect()
 }
 
+/// Which operands a product has: D, A and B, metadata with its selector, `scale-d`, and the
+/// constants behind.
+struct ProductTree<'a> {
+    matrices: [&'a Ast; 3],
+    metadata: Option<(&'a Ast, i64)>,
+    scale: &'a Ast,
+    constants: Vec<i64>,
+}
+
+impl<'a> ProductTree<'a> {
+    fn of(i: &'a Tree, is_sparse: bool) -> Lowered<Self> {
+        let [d, a, b, rest @ ..] = i.operands.as_slice() else {
+            return bad("too few operands");
+        };
+        let (metadata, rest) = match rest {
+            [e, selector, rest @ ..] if is_sparse => {
+                let selector = constants(std::slice::from_ref(selector))?;
+                (selector.first().map(|&s| (e, s)), rest)
+            }
+            _ => (None, rest),
+        };
+        let [scale, rest @ ..] = rest else {
+            return bad("too few operands");
+        };
+        Ok(ProductTree {
+            matrices: [d, a, b],
+            metadata,
+            scale,
+            constants: constants(rest)?,
+        })
+    }
+
+    fn has_a_in_registers(&self) -> bool {
+        matches!(self.matrices[1], Ast::Vector(_))
+    }
+
+    /// What the instruction with these modifiers computes.
+    fn product(&self, m: &ModList<'_>) -> Lowered<GroupProduct> {
+        let shape = m.words().find_map(|w| shape(w.text()));
+        let (64, columns, depth) = shape.ok_or(LowerError::Unsupported)? else {
+            return Err(LowerError::Unsupported);
+        };
+        let [d, a, b] = m.types().collect::<Vec<Ty>>()[..] else {
+            return bad("three types are needed");
+        };
+        let (Some(sums), Some(left), Some(right)) = (accumulator(d), element(a), element(b)) else {
+            return Err(LowerError::Unsupported);
+        };
+        let (scales, transposed) = self.constants.split_at(self.constants.len().min(2));
+        let order = |t: Option<&i64>| match t {
+            Some(1) => MajorOrder::Side,
+            _ => MajorOrder::Depth,
+        };
+        let a_in_registers = self.has_a_in_registers();
+        let orders = match a_in_registers {
+            true => [MajorOrder::Depth, order(transposed.first())],
+            false => [order(transposed.first()), order(transposed.get(1))],
+        };
+        Ok(GroupProduct {
+            product: Mma {
+                m: WARP_ROWS,
+                n: 8,
+                k: depth,
+                a: left,
+                b: right,
+                c: sums,
+                d: sums,
+                saturate: m.has(Word::Satfinite),
+                bit_op: BitOp::And,
+                layout: FragmentLayout::Mma,
+            },
+            columns,
+            selector: self.metadata.map(|(_, s)| s as u32),
+            a_in_registers,
+            negate: scales.iter().product::<i64>() < 0,
+            orders,
+        })
+    }
+}
+
 fn multiply(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
-    let words = || m.words().find_map(|w| shape(w.text()));
-    let (64, columns, depth) = words().ok_or(LowerError::Unsupported)? else {
-        return Err(LowerError::Unsupported);
-    };
-    let [d, a, b] = m.types().collect::<Vec<Ty>>()[..] else {
-        return bad("three types are needed");
-    };
-    let (Some(sums), Some(left), Some(right)) = (accumulator(d), element(a), element(b)) else {
-        return Err(LowerError::Unsupported);
-    };
-    let is_sparse = m.has(Word::Sp);
-    let [od, oa, ob, rest @ ..] = i.operands.as_slice() else {
-        return bad("too few operands");
-    };
-    let (metadata, rest) = match rest {
-        [e, selector, rest @ ..] if is_sparse => (Some((e, selector)), rest),
-        _ => (None, rest),
-    };
-    let [scale, rest @ ..] = rest else {
-        return bad("too few operands");
-    };
-    let rest = constants(rest)?;
-    let a_in_registers = matches!(oa, Ast::Vector(_));
-    let (scales, transposed) = rest.split_at(rest.len().min(2));
-    let order = |t: Option<&i64>| match t {
-        Some(1) => MajorOrder::Side,
-        _ => MajorOrder::Depth,
-    };
-    let orders = match a_in_registers {
-        true => [MajorOrder::Depth, order(transposed.first())],
-        false => [order(transposed.first()), order(transposed.get(1))],
-    };
-    let selector = match metadata {
-        Some((_, s)) => constants(std::slice::from_ref(s))?
-            .first()
-            .map(|&s| s as u32),
-        None => None,
-    };
-    let p = GroupProduct {
-        product: Mma {
-            m: WARP_ROWS,
-            n: 8,
-            k: depth,
-            a: left,
-            b: right,
-            c: sums,
-            d: sums,
-            saturate: m.has(Word::Satfinite),
-            bit_op: BitOp::And,
-            layout: FragmentLayout::Mma,
-        },
-        columns,
-        selector,
-        a_in_registers,
-        negate: scales.iter().product::<i64>() < 0,
-        orders,
-    };
-    let (od, oa) = (list(od), list(oa));
-    if od.len() as u32 != columns / 8 * p.registers_a_block() || a_in_registers && oa.len() != 4 {
+    let tree = ProductTree::of(i, m.has(Word::Sp))?;
+    let p = tree.product(m)?;
+    let [d, a, b] = tree.matrices;
+    let (d, a) = (list(d), list(a));
+    let sums = p.columns / 8 * p.registers_a_block();
+    if d.len() as u32 != sums || p.a_in_registers && a.len() != 4 {
         return bad("vectors of the wrong length");
     }
-    let first = match a_in_registers {
+    let first = match p.a_in_registers {
         true => Opd::None,
-        false => l.src(&oa[0], Ty::B64)?,
+        false => l.src(&a[0], Ty::B64)?,
     };
-    let second = l.src(ob, Ty::B64)?;
-    let metadata = match metadata {
+    let second = l.src(b, Ty::B64)?;
+    let metadata = match tree.metadata {
         Some((e, _)) => l.src(e, Ty::B32)?,
         None => Opd::None,
     };
-    let scale = l.pred(scale)?;
+    let scale = l.pred(tree.scale)?;
     let mut sources = Vec::new();
-    if a_in_registers {
-        for o in &oa {
+    if p.a_in_registers {
+        for o in &a {
             sources.push(Ext::Row(l.src(o, Ty::B32)?));
         }
     }
     whole_warp(l);
     let mut ext = Vec::new();
-    for o in &od {
+    for o in &d {
         // The sums are read too, but for those of the first product.
         ext.push(Ext::Row(match l.dst(o, Ty::B32)? {
             Opd::Def(v) => Opd::Both(v),

@@ -149,121 +149,143 @@ fn list(name: &str, n: usize) -> String {
     format!("{{{}}}", names.join(", "))
 }
 
-fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: Form) {
-    let (m, n, k) = (64, f.columns, f.depth);
-    let stored = if f.sparse.is_some() { k / 2 } else { k };
-    let bits = a_type.bits as usize;
-    let mut value = |e: Element| {
-        if e.bits == 1 {
-            random.i32(0..2)
-        } else {
-            random.i32(e.least..5)
-        }
-    };
-    let mut dense = vec![vec![0i32; k]; m];
-    let mut kept = vec![vec![0i32; stored]; m];
-    for row in &mut kept {
-        row.iter_mut().for_each(|v| *v = value(a_type));
-    }
-    let b: Vec<Vec<i32>> = (0..k)
-        .map(|_| (0..n).map(|_| value(b_type)).collect())
-        .collect();
-    let mut metadata = vec![0u64; m];
-    match f.sparse {
-        None => dense.clone_from(&kept),
-        Some(_) => {
+/// The matrices of a product: A with the zeros of a sparse one, and as it is stored.
+struct Matrices {
+    dense: Vec<Vec<i32>>,
+    kept: Vec<Vec<i32>>,
+    /// By row of A.
+    metadata: Vec<u64>,
+    /// By row, which are those of K.
+    b: Vec<Vec<i32>>,
+    c: Vec<Vec<i32>>,
+}
+
+impl Matrices {
+    fn random(random: &mut fastrand::Rng, (a_type, b_type): (Element, Element), f: Form) -> Self {
+        let (m, n, k) = (64, f.columns, f.depth);
+        let stored = if f.sparse.is_some() { k / 2 } else { k };
+        let mut matrix = |e: Element, rows: usize, columns: usize| -> Vec<Vec<i32>> {
+            let last = if e.bits == 1 { 2 } else { 5 };
+            let row = |random: &mut fastrand::Rng| {
+                (0..columns).map(|_| random.i32(e.least..last)).collect()
+            };
+            (0..rows).map(|_| row(&mut *random)).collect()
+        };
+        let (kept, b) = (matrix(a_type, m, stored), matrix(b_type, k, n));
+        let mut all = Matrices {
+            dense: kept.clone(),
+            kept,
+            metadata: vec![0; m],
+            b,
+            c: (0..m)
+                .map(|_| (0..n).map(|_| random.i32(-99..99)).collect())
+                .collect(),
+        };
+        if f.sparse.is_some() {
             let width = if a_type.bits == 32 { 2 } else { 4 };
             for row in 0..m {
-                let mut at = 0;
+                let mut values = all.kept[row].iter();
+                all.dense[row] = vec![0; k];
                 for g in 0..k / width {
                     let (columns, bits) = group(random, a_type);
-                    metadata[row] |= u64::from(bits) << (4 * g);
-                    for column in columns {
-                        dense[row][g * width + column] = kept[row][at];
-                        at += 1;
+                    all.metadata[row] |= u64::from(bits) << (4 * g);
+                    for (column, value) in columns.into_iter().zip(values.by_ref()) {
+                        all.dense[row][g * width + column] = *value;
                     }
                 }
             }
         }
-    }
-    let c: Vec<Vec<i32>> = (0..m)
-        .map(|_| (0..n).map(|_| random.i32(-99..99)).collect())
-        .collect();
-
-    let mut memory = vec![0u8; SHARED];
-    let first = 1024 * random.usize(0..2);
-    let (la, used) = Layout::random(
-        random,
-        f.sides[0],
-        f.widths[0],
-        (m, stored, stored * bits / 8),
-        first,
-    );
-    let second = (first + used).next_multiple_of(1024);
-    let (lb, used) = Layout::random(
-        random,
-        f.sides[1],
-        f.widths[1],
-        (n, k, k * bits / 8),
-        second,
-    );
-    assert!(second + used <= SHARED, "{f:?} {la:?} {lb:?}");
-    for row in 0..m {
-        for x in 0..stored {
-            let v = (a_type.encode)(kept[row][x]);
-            put(&mut memory, la.place(row, x, bits), a_type.bits, v);
-        }
-    }
-    for x in 0..k {
-        for column in 0..n {
-            let v = (b_type.encode)(b[x][column]);
-            put(&mut memory, lb.place(column, x, bits), b_type.bits, v);
-        }
+        all
     }
 
-    // Behind the memory: of each thread A's registers, the metadata, and C.
-    let halves = f.sums == "f16";
-    let registers = if halves { n / 4 } else { n / 2 };
-    let mut input = words(&memory);
-    let mut expected = Vec::new();
-    for thread in 0..128 {
-        let (warp, lane) = (thread / 32, thread % 32);
-        let mut fragment = [0u32; 4];
-        for i in 0..4 * 32 / bits {
-            let (row, x) = place_a(a_type.bits, lane, i);
-            let v = (a_type.encode)(kept[16 * warp + row][x]);
-            fragment[i * bits / 32] |= v << (i * bits % 32);
+    /// Shared memory with both factors, and how they lie there.
+    fn memory(
+        &self,
+        random: &mut fastrand::Rng,
+        (a_type, b_type): (Element, Element),
+        f: Form,
+    ) -> (Vec<u8>, [Layout; 2]) {
+        let bits = a_type.bits as usize;
+        let (m, n, k, stored) = (64, f.columns, f.depth, self.kept[0].len());
+        let mut memory = vec![0u8; SHARED];
+        let first = 1024 * random.usize(0..2);
+        let size = (m, stored, stored * bits / 8);
+        let (a, used) = Layout::random(random, f.sides[0], f.widths[0], size, first);
+        let second = (first + used).next_multiple_of(1024);
+        let size = (n, k, k * bits / 8);
+        let (b, used) = Layout::random(random, f.sides[1], f.widths[1], size, second);
+        assert!(second + used <= SHARED, "{f:?} {a:?} {b:?}");
+        for (row, values) in self.kept.iter().enumerate() {
+            for (x, &v) in values.iter().enumerate() {
+                let v = (a_type.encode)(v);
+                put(&mut memory, a.place(row, x, bits), a_type.bits, v);
+            }
         }
-        input.extend(fragment);
-        let selector = f.sparse.unwrap_or(0);
-        let rows = &metadata[16 * warp..16 * warp + 16];
-        input.push(metadata_word(random, rows, lane, selector, a_type.bits));
-        let mut from = vec![0u32; registers];
-        let mut to = vec![0u32; registers];
-        for i in 0..n / 2 {
-            let row = 16 * warp + lane / 4 + 8 * (i / 2 % 2);
-            let column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            let dot: i32 = (0..k).map(|x| dense[row][x] * b[x][column]).sum();
-            let sum = f.signs[0] * f.signs[1] * dot + if f.adds { c[row][column] } else { 0 };
-            let (register, shift) = if halves {
-                (i / 2, 16 * (i % 2))
-            } else {
-                (i, 0)
-            };
-            from[register] |= sum_bits(f.sums, c[row][column]) << shift;
-            to[register] |= sum_bits(f.sums, sum) << shift;
+        for (x, values) in self.b.iter().enumerate() {
+            for (column, &v) in values.iter().enumerate() {
+                let v = (b_type.encode)(v);
+                put(&mut memory, b.place(column, x, bits), b_type.bits, v);
+            }
         }
-        input.extend(from);
-        expected.extend(to);
+        (memory, [a, b])
     }
 
-    let float = a_type.name.contains(['f', 'e']);
+    /// Of each thread A's registers, the metadata and those of C; and those of D that it has to
+    /// have.
+    fn threads(
+        &self,
+        random: &mut fastrand::Rng,
+        a_type: Element,
+        f: Form,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let bits = a_type.bits as usize;
+        let halves = f.sums == "f16";
+        let registers = if halves { f.columns / 4 } else { f.columns / 2 };
+        let (mut input, mut expected) = (Vec::new(), Vec::new());
+        for thread in 0..128 {
+            let (warp, lane) = (thread / 32, thread % 32);
+            let mut fragment = [0u32; 4];
+            for i in 0..4 * 32 / bits {
+                let (row, x) = place_a(a_type.bits, lane, i);
+                let v = (a_type.encode)(self.kept[16 * warp + row][x]);
+                fragment[i * bits / 32] |= v << (i * bits % 32);
+            }
+            input.extend(fragment);
+            let rows = &self.metadata[16 * warp..16 * warp + 16];
+            let selector = f.sparse.unwrap_or(0);
+            input.push(metadata_word(random, rows, lane, selector, a_type.bits));
+            let mut from = vec![0u32; registers];
+            let mut to = vec![0u32; registers];
+            for i in 0..f.columns / 2 {
+                let row = 16 * warp + lane / 4 + 8 * (i / 2 % 2);
+                let column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                let products = self.dense[row].iter().zip(&self.b);
+                let dot: i32 = products.map(|(x, b)| x * b[column]).sum();
+                let before = self.c[row][column];
+                let sum = f.signs[0] * f.signs[1] * dot + if f.adds { before } else { 0 };
+                let (register, shift) = if halves {
+                    (i / 2, 16 * (i % 2))
+                } else {
+                    (i, 0)
+                };
+                from[register] |= sum_bits(f.sums, before) << shift;
+                to[register] |= sum_bits(f.sums, sum) << shift;
+            }
+            input.extend(from);
+            expected.extend(to);
+        }
+        (input, expected)
+    }
+}
+
+/// The instruction, without its operands, and the operands behind the descriptors.
+fn instruction(a_type: Element, b_type: Element, f: Form) -> (String, String) {
     let mut tail = String::new();
     if let Some(selector) = f.sparse {
         tail += &format!(", %e0, {selector}");
     }
     tail += ", %p0";
-    if float {
+    if a_type.name.contains(['f', 'e']) {
         tail += &format!(", {}, {}", f.signs[0], f.signs[1]);
     }
     if a_type.bits == 16 {
@@ -275,9 +297,14 @@ fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: For
     let sp = if f.sparse.is_some() { ".sp" } else { "" };
     let op = if a_type.bits == 1 { ".and.popc" } else { "" };
     let name = format!(
-        "wgmma.mma_async{sp}.sync.aligned.m64n{n}k{k}.{}.{}.{}{op}",
-        f.sums, a_type.name, b_type.name
+        "wgmma.mma_async{sp}.sync.aligned.m64n{}k{}.{}.{}.{}{op}",
+        f.columns, f.depth, f.sums, a_type.name, b_type.name
     );
+    (name, tail)
+}
+
+/// A kernel that copies its input to shared memory and forms one product.
+fn kernel(name: &str, tail: &str, registers: usize, layouts: [Layout; 2], f: Form) -> String {
     let left = if f.in_registers {
         list("a", 4)
     } else {
@@ -290,7 +317,7 @@ fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: For
     let stores: String = (0..registers)
         .map(|r| format!("st.global.b32 [%rd3+{}], %d{r};\n", 4 * r))
         .collect();
-    let text = format!(
+    format!(
         ".version 8.4\n.target sm_90a\n.address_size 64
 .visible .entry k(.param .u64 input, .param .u64 output)
 {{
@@ -324,16 +351,26 @@ COPY:
 ",
         4 * each,
         4 * registers,
-        la.descriptor(),
-        lb.descriptor(),
+        layouts[0].descriptor(),
+        layouts[1].descriptor(),
         u32::from(f.adds),
         list("d", registers),
-    );
+    )
+}
+
+fn try_form(random: &mut fastrand::Rng, a_type: Element, b_type: Element, f: Form) {
+    let matrices = Matrices::random(random, (a_type, b_type), f);
+    let (memory, layouts) = matrices.memory(random, (a_type, b_type), f);
+    let (threads, expected) = matrices.threads(random, a_type, f);
+    let input = [words(&memory), threads].concat();
+    let registers = expected.len() / 128;
+    let (name, tail) = instruction(a_type, b_type, f);
+    let text = kernel(&name, &tail, registers, layouts, f);
     let out = words(&launch(&text, &bytes(&input), 512 * registers, 128));
     let wrong = out.iter().zip(&expected).position(|(a, b)| a != b);
     assert!(
         out == expected,
-        "{name}: word {wrong:?}\n{f:?}\n{la:?}\n{lb:?}"
+        "{name}: word {wrong:?}\n{f:?}\n{layouts:?}"
     );
 }
 
