@@ -3,7 +3,7 @@
 //!
 //! What is not described here is not refused.
 
-use crate::ast::{Inst, Operand};
+use crate::ast::Inst;
 use crate::operand_types::{bits, types};
 use crate::words::{Mod, Op, ScalarType as Ty, Word};
 
@@ -81,7 +81,12 @@ fn refuse_async(inst: &Inst) -> Option<String> {
             "`{op}.async` requires a completion mechanism, `.mbarrier::complete_tx::bytes`"
         ));
     }
-    if let Some(word) = first_of(inst, &[Word::Shared, Word::Local]) {
+    // A store may name the block's own memory, a reduction may not.
+    let wrong: &[Word] = match op {
+        Op::Red => &[Word::Shared, Word::SharedCta, Word::Local],
+        _ => &[Word::Local, Word::Const, Word::Param],
+    };
+    if let Some(word) = first_of(inst, wrong) {
         return Some(format!("state space .{word} of instruction `{op}.async`"));
     }
     let ty = types(inst).last()?;
@@ -109,14 +114,9 @@ fn refuse_store(inst: &Inst, ty: Ty) -> Option<String> {
     if !known {
         return Some(format!("unexpected type `.{ty}` of instruction `st.async`"));
     }
-    if bits(ty).is_some_and(|bits| n * bits > 128) {
-        return Some("a vector of more than 128 bits".to_owned());
-    }
-    let given = match inst.operands.get(1)? {
-        Operand::Vector(parts) => parts.len() as u32,
-        _ => 1,
-    };
-    (given != n).then(|| format!("operand 1 of instruction `st.async` has {given} parts of {n}"))
+    bits(ty)
+        .is_some_and(|bits| n * bits > 128)
+        .then(|| "a vector of more than 128 bits".to_owned())
 }
 
 fn refuse_reduction(inst: &Inst, ty: Ty) -> Option<String> {

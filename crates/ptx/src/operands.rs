@@ -547,6 +547,10 @@ impl<'a> OperandChecker<'a> {
             None if is_special_register(text) => {
                 let sizes = special_bits(text);
                 match (inst.op, rule) {
+                    // The one that is a predicate.
+                    (Op::Mov, OperandRule::Exact(ty)) if text == "%is_explicit_cluster" => {
+                        (ty != Ty::Pred).then(|| format!("the special register `{text}` as .{ty}"))
+                    }
                     (Op::Mov, OperandRule::Exact(ty)) => {
                         let fits = bits(ty).is_some_and(|n| sizes.contains(&n))
                             && !matches!(ty, Ty::F16 | Ty::F16x2 | Ty::F32 | Ty::F64 | Ty::Pred);
