@@ -47,7 +47,7 @@ fn square(x: u32) -> u32 {
         let row = lower >> (9 - i);
         mixed += row & ((upper << (31 - i)) as i32 >> 31) as u32;
     }
-    (upper * upper >> 1) + mixed
+    ((upper * upper) >> 1) + mixed
 }
 
 /// How a function adds up an interval's coefficients.

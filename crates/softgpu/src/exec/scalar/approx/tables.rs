@@ -102,7 +102,7 @@ pub(super) static RCP: [Interval; 128] = intervals([
     0x00421061e061237, 0x00419040e04080f, 0x004110206020201,
 ]);
 
-/// Of the reciprocal square root: by the last bit of the exponent and 6 bits of the mantissa; falls.
+/// Of the reciprocal square root: by the last bit of the exponent and 6 of the mantissa; falls.
 #[rustfmt::skip]
 pub(super) static RSQRT: [Interval; 128] = intervals([
     0x01793ffeffffffd, 0x016abe863f817ad, 0x015d3d1bff05d8f, 0x01503bbefe8cfe3, 0x01443a6efe16d08,
