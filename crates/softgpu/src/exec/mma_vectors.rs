@@ -18,9 +18,8 @@ use std::arch::x86_64::{
     _mm_srli_epi32, _mm_srli_si128, _mm_unpackhi_epi16, _mm_unpacklo_epi16, _mm256_add_epi32,
     _mm256_add_pd, _mm256_add_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_castsi256_si128,
     _mm256_cvtepi32_pd, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_extracti128_si256,
-    _mm256_fmadd_pd, _mm256_madd_epi16, _mm256_max_epi32, _mm256_movemask_epi8, _mm256_mul_ps,
-    _mm256_set_m128i, _mm256_set1_epi32, _mm256_set1_pd, _mm256_set1_ps, _mm256_setzero_pd,
-    _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_fmadd_pd, _mm256_madd_epi16, _mm256_max_epi32, _mm256_mul_ps, _mm256_set_m128i,
+    _mm256_set1_epi32, _mm256_set1_pd, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_si256,
 };
 
 use super::dot::{DotRule, NO_TERM};
@@ -31,12 +30,14 @@ mod elements;
 mod grid;
 
 use elements::{deal_out, load4, load8, low4, spread_flat, spread_rows, store4, store8, transpose};
-use grid::{Grid, doubles, exponents, exponents_of, safe_halves, saturated};
+use grid::{Grid, doubles, exponents, largest_of, safe_halves, saturated};
 
 /// Registers of a fragment at most.
 pub(crate) const MAX_REGISTERS: usize = 8;
 /// Vectors of A or B at most.
 const MAX_VECTORS: usize = 64;
+/// Steps of sums in f16 at most.
+const MAX_HALF_STEPS: usize = 16;
 /// Vectors of C at most.
 const MAX_SUMS: usize = 32;
 
@@ -151,11 +152,7 @@ impl<'a> VectorProduct<'a> {
         self.spread_right(b, &mut right);
         self.read_sums(c, &mut sums);
         match self.product.d {
-            Accumulator::F32 => self.add_on_grid(&left, &right, &mut sums)?,
-            Accumulator::F16 if self.rule.half && self.step == self.steps => {
-                self.add_halves(&left, &right, &mut sums)?;
-            }
-            Accumulator::F16 => self.add_on_grid(&left, &right, &mut sums)?,
+            Accumulator::F16 | Accumulator::F32 => self.add_floats(&left, &right, &mut sums)?,
             _ => self.add_integers(&left, &right, &mut sums),
         }
         self.write_sums(&sums, d);
@@ -339,178 +336,231 @@ impl<'a> VectorProduct<'a> {
         }
     }
 
-    /// Chains of sums in f64 with a bound on what the rule cuts off: where the rounded sum does not
-    /// depend on it, it is the rule's. The other sums are formed on their grid. Results are f16,
-    /// which fill the lower half of a vector.
+    /// Sums of floating point elements. Those in f16 then fill the lower half of a vector.
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn add_halves(
+    fn add_floats(
         &self,
         left: &[[u32; 8]; MAX_VECTORS],
         right: &[[u32; 8]; MAX_VECTORS],
         sums: &mut [[u32; 8]; MAX_SUMS],
     ) -> Result<(), OutOfReach> {
-        let exponents = self.exponents(left, right, sums)?;
-        let across = self.across();
-        let mut wide = [[_mm256_setzero_pd(); 2]; MAX_VECTORS];
-        for (wide, y) in wide.iter_mut().zip(right).take(self.steps * across) {
-            *wide = doubles(load8(y));
-        }
-        let mut largest_right = [_mm256_setzero_si256(); MAX_SUMS];
-        for (n, largest) in largest_right.iter_mut().enumerate().take(across) {
-            let column = exponents.right[n..].iter().step_by(across);
-            let none = _mm256_set1_epi32(NO_TERM);
-            *largest = column
-                .take(self.steps)
-                .fold(none, |top, e| _mm256_max_epi32(top, load8(e)));
-        }
-        let rows = left.as_flattened().chunks_exact(self.steps);
-        for (m, row) in rows.enumerate().take(self.rows()) {
-            let largest = exponents.left.as_flattened()[m * self.steps..][..self.steps]
-                .iter()
-                .fold(NO_TERM, |top, &e| top.max(e as i32));
-            for n in 0..across {
-                let at = m * across + n;
-                let c = load8(&sums[at]);
-                let [mut low, mut high] = doubles(c);
-                for (x, [y, z]) in row.iter().zip(wide[n..].iter().step_by(across)) {
-                    let x = _mm256_set1_pd(f32::from_bits(*x).into());
-                    low = _mm256_fmadd_pd(x, *y, low);
-                    high = _mm256_fmadd_pd(x, *z, high);
-                }
-                let top = _mm256_add_epi32(_mm256_set1_epi32(largest), largest_right[n]);
-                let top = _mm256_max_epi32(top, load8(&exponents.sums[at]));
-                let sum = if let Some(halves) = safe_halves([low, high], top, self.rule) {
-                    halves
-                } else {
-                    let sum = self.sum_on_grid(left, right, &exponents, [m, n], c)?;
-                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sum)
-                };
-                let [out, _] = sums[at].as_chunks_mut().0 else {
-                    continue;
-                };
-                store4(out, sum);
-            }
-        }
-        Ok(())
-    }
-
-    /// Exponents of all elements, and of C where it is a term of the sums.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn exponents(
-        &self,
-        left: &[[u32; 8]; MAX_VECTORS],
-        right: &[[u32; 8]; MAX_VECTORS],
-        sums: &[[u32; 8]; MAX_SUMS],
-    ) -> Result<Exponents, OutOfReach> {
-        let (rows, across, steps) = (self.rows(), self.across(), self.steps);
-        let mut e = Exponents {
-            left: [[0; 8]; MAX_VECTORS],
-            right: [[0; 8]; MAX_VECTORS],
-            sums: [[0; 8]; MAX_SUMS],
-        };
+        let (steps, across) = (self.steps, self.across());
+        let sums = &mut sums[..self.rows() * across];
+        let mut e_left = [[0; 8]; MAX_VECTORS];
+        let mut e_right = [[0; 8]; MAX_VECTORS];
+        let mut e_sums = [[0; 8]; MAX_SUMS];
         let [a, b, c] = self.rule.lowest;
-        exponents(&left[..rows * steps / 8], a, &mut e.left)?;
-        exponents(&right[..steps * across], b, &mut e.right)?;
-        exponents(&sums[..rows * across], c, &mut e.sums)?;
-        Ok(e)
-    }
-
-    /// Sums on their grids, see [`super::dot`].
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn add_on_grid(
-        &self,
-        left: &[[u32; 8]; MAX_VECTORS],
-        right: &[[u32; 8]; MAX_VECTORS],
-        sums: &mut [[u32; 8]; MAX_SUMS],
-    ) -> Result<(), OutOfReach> {
-        let exponents = self.exponents(left, right, sums)?;
-        let across = self.across();
-        for at in 0..self.rows() * across {
-            let c = load8(&sums[at]);
-            let sum = self.sum_on_grid(left, right, &exponents, [at / across, at % across], c)?;
-            if self.product.d == Accumulator::F16 {
-                let [out, _] = sums[at].as_chunks_mut().0 else {
-                    continue;
-                };
-                store4(out, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sum));
-            } else {
-                store8(&mut sums[at], _mm256_castps_si256(sum));
+        exponents(&left[..self.rows() * steps / 8], a, &mut e_left)?;
+        exponents(&right[..steps * across], b, &mut e_right)?;
+        exponents(sums, c, &mut e_sums)?;
+        let factors = Factors {
+            left,
+            right,
+            e_left: &e_left,
+            e_right: &e_right,
+            from: 0,
+        };
+        if self.c_last {
+            let mut products = [[0u32; 8]; MAX_SUMS];
+            let products = &mut products[..sums.len()];
+            e_sums[..products.len()].fill([NO_TERM as u32; 8]);
+            self.add_steps(factors, &mut e_sums, products)?;
+            for (sum, product) in sums.iter_mut().zip(products) {
+                // Two f16 are added as in f32: that the sum is rounded twice then makes no
+                // difference.
+                let c = _mm256_castsi256_ps(load8(sum));
+                let total = _mm256_add_ps(c, _mm256_castsi256_ps(load8(product)));
+                store8(sum, _mm256_castps_si256(total));
+            }
+        } else {
+            self.add_steps(factors, &mut e_sums, sums)?;
+        }
+        if self.product.d == Accumulator::F16 {
+            for sum in sums {
+                let value = _mm256_castsi256_ps(load8(sum));
+                let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value);
+                if let [out, _] = sum.as_chunks_mut().0 {
+                    store4(out, halves);
+                }
             }
         }
         Ok(())
     }
 
-    /// The sums of row `m` and vector `n` of the columns.
+    /// Adds all products to sums, whose exponents are known.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn sum_on_grid(
+    fn add_steps(
         &self,
-        left: &[[u32; 8]; MAX_VECTORS],
-        right: &[[u32; 8]; MAX_VECTORS],
-        exponents: &Exponents,
-        [m, n]: [usize; 2],
+        factors: Factors<'_>,
+        e_sums: &mut [[u32; 8]; MAX_SUMS],
+        sums: &mut [[u32; 8]],
+    ) -> Result<(), OutOfReach> {
+        for from in (0..self.steps).step_by(self.step) {
+            if from > 0 {
+                exponents(sums, self.rule.lowest[2], e_sums)?;
+            }
+            let factors = Factors { from, ..factors };
+            // Products of elements of 8 bits are often ties.
+            let in_chains = self.rule.half && !self.c_last;
+            match (self.across(), in_chains, self.step % 8) {
+                (1, true, _) => self.add_halves::<1>(factors, e_sums, sums)?,
+                (2, true, _) => self.add_halves::<2>(factors, e_sums, sums)?,
+                (_, true, _) => self.add_halves::<4>(factors, e_sums, sums)?,
+                (1, _, 0) => self.add_on_grid::<1, 8>(factors, e_sums, sums)?,
+                (2, _, 0) => self.add_on_grid::<2, 8>(factors, e_sums, sums)?,
+                (_, _, 0) => self.add_on_grid::<4, 8>(factors, e_sums, sums)?,
+                _ => self.add_on_grid::<2, 4>(factors, e_sums, sums)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums in f16 of a part of the steps, in rows of ACROSS vectors: chains in f64 with a bound on
+    /// what the rule cuts off. Where the rounded sum does not depend on it, it is the rule's; the
+    /// others are formed on their grid.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add_halves<const ACROSS: usize>(
+        &self,
+        factors: Factors<'_>,
+        e_sums: &[[u32; 8]; MAX_SUMS],
+        sums: &mut [[u32; 8]],
+    ) -> Result<(), OutOfReach> {
+        let (right, e_right) = factors.right_rows::<ACROSS>(self.step);
+        let sums = sums.as_chunks_mut::<ACROSS>().0;
+        let e_sums = e_sums.as_chunks::<ACROSS>().0;
+        for n in 0..ACROSS {
+            let mut wide = [[_mm256_setzero_pd(); 2]; MAX_HALF_STEPS];
+            let wide = &mut wide[..self.step];
+            let mut largest_right = _mm256_set1_epi32(NO_TERM);
+            for ((y, e), wide) in right.iter().zip(e_right).zip(&mut *wide) {
+                *wide = doubles(load8(&y[n]));
+                largest_right = _mm256_max_epi32(largest_right, load8(&e[n]));
+            }
+            for (row, (sums, e_sums)) in sums.iter_mut().zip(e_sums).enumerate() {
+                let (x, e_left) = factors.left_row::<8>(self, row);
+                let c = load8(&sums[n]);
+                // Two chains, so that neither waits for the other.
+                let mut low = [doubles(c)[0], _mm256_setzero_pd()];
+                let mut high = [doubles(c)[1], _mm256_setzero_pd()];
+                let pairs = x.as_flattened().as_chunks::<2>().0;
+                for (x, y) in pairs.iter().zip(wide.as_chunks::<2>().0) {
+                    for i in 0..2 {
+                        let x = _mm256_set1_pd(f32::from_bits(x[i]).into());
+                        low[i] = _mm256_fmadd_pd(x, y[i][0], low[i]);
+                        high[i] = _mm256_fmadd_pd(x, y[i][1], high[i]);
+                    }
+                }
+                let [low, high] = [low, high].map(|s| _mm256_add_pd(s[0], s[1]));
+                let e_c = load8(&e_sums[n]);
+                let top = _mm256_add_epi32(largest_of(e_left), largest_right);
+                let top = _mm256_max_epi32(top, e_c);
+                let value = match safe_halves([low, high], top, self.rule) {
+                    Some(halves) => _mm256_cvtph_ps(halves),
+                    None => self.sum_on_grid::<ACROSS, 8>(factors, [row, n], c, e_c)?,
+                };
+                store8(&mut sums[n], _mm256_castps_si256(value));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums of a part of the steps on their grids, in rows of ACROSS vectors; steps come in groups
+    /// of N.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add_on_grid<const ACROSS: usize, const N: usize>(
+        &self,
+        factors: Factors<'_>,
+        e_sums: &[[u32; 8]; MAX_SUMS],
+        sums: &mut [[u32; 8]],
+    ) -> Result<(), OutOfReach> {
+        let sums = sums.as_chunks_mut::<ACROSS>().0.iter_mut();
+        for (row, (sums, e)) in sums.zip(e_sums.as_chunks::<ACROSS>().0).enumerate() {
+            for (n, (sum, e)) in sums.iter_mut().zip(e).enumerate() {
+                let (c, e) = (load8(sum), load8(e));
+                let value = self.sum_on_grid::<ACROSS, N>(factors, [row, n], c, e)?;
+                store8(sum, _mm256_castps_si256(value));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sums of a row and a vector of its columns, see [`super::dot`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn sum_on_grid<const ACROSS: usize, const N: usize>(
+        &self,
+        factors: Factors<'_>,
+        [row, n]: [usize; 2],
         c: __m256i,
+        e_c: __m256i,
     ) -> Result<__m256, OutOfReach> {
-        let (across, steps) = (self.across(), self.steps);
-        let row = &left.as_flattened()[m * steps..][..steps];
-        let row_exponents = &exponents.left.as_flattened()[m * steps..][..steps];
-        let c = _mm256_castsi256_ps(c);
-        let (mut sum, mut top) = if self.c_last {
-            (_mm256_setzero_ps(), _mm256_set1_epi32(NO_TERM))
-        } else {
-            (c, load8(&exponents.sums[m * across + n]))
-        };
-        let mut from = 0;
-        loop {
-            let columns = &exponents.right[from * across + n..];
-            for (ex, ey) in row_exponents[from..][..self.step]
-                .iter()
-                .zip(columns.iter().step_by(across))
-            {
-                let e = _mm256_add_epi32(_mm256_set1_epi32(*ex as i32), load8(ey));
+        let (left, e_left) = factors.left_row::<N>(self, row);
+        let (right, e_right) = factors.right_rows::<ACROSS>(self.step);
+        let (right, e_right) = (right.as_chunks::<N>().0, e_right.as_chunks::<N>().0);
+        let mut top = e_c;
+        for (x, y) in e_left.iter().zip(e_right) {
+            for (x, y) in x.iter().zip(y) {
+                let e = _mm256_add_epi32(_mm256_set1_epi32(*x as i32), load8(&y[n]));
                 top = _mm256_max_epi32(top, e);
             }
-            let grid = Grid::of(top, self.rule)?;
-            let mut part = grid.units(sum);
-            let mut total = [_mm256_setzero_pd(); 2];
-            for (n8, x) in row[from..][..self.step].chunks(8).enumerate() {
-                let ys = right[(from + 8 * n8) * across + n..].iter().step_by(across);
-                for (x, y) in x.iter().zip(ys) {
-                    let y = _mm256_castsi256_ps(load8(y));
-                    let product = _mm256_mul_ps(_mm256_set1_ps(f32::from_bits(*x)), y);
-                    part = _mm256_add_epi32(part, grid.units(product));
-                }
-                let low = _mm256_cvtepi32_pd(_mm256_castsi256_si128(part));
-                let high = _mm256_cvtepi32_pd(_mm256_extracti128_si256::<1>(part));
-                total = [_mm256_add_pd(total[0], low), _mm256_add_pd(total[1], high)];
-                part = _mm256_setzero_si256();
-            }
-            sum = grid.results(total);
-            from += self.step;
-            if from >= steps {
-                break;
-            }
-            let infinite;
-            (top, infinite) = exponents_of(_mm256_castps_si256(sum), self.rule.lowest[2]);
-            if _mm256_movemask_epi8(infinite) != 0 {
-                return Err(OutOfReach);
-            }
         }
-        Ok(if self.c_last {
-            // Two f16 are added as in f32: that the sum is rounded twice then makes no difference.
-            _mm256_add_ps(c, sum)
-        } else {
-            sum
-        })
+        let grid = Grid::of(top, self.rule)?;
+        let mut part = grid.units(_mm256_castsi256_ps(c));
+        let mut total = [_mm256_setzero_pd(); 2];
+        for (x, y) in left.iter().zip(right) {
+            for (x, y) in x.iter().zip(y) {
+                let y = _mm256_castsi256_ps(load8(&y[n]));
+                let product = _mm256_mul_ps(_mm256_set1_ps(f32::from_bits(*x)), y);
+                part = _mm256_add_epi32(part, grid.units(product));
+            }
+            let low = _mm256_cvtepi32_pd(_mm256_castsi256_si128(part));
+            let high = _mm256_cvtepi32_pd(_mm256_extracti128_si256::<1>(part));
+            total = [_mm256_add_pd(total[0], low), _mm256_add_pd(total[1], high)];
+            part = _mm256_setzero_si256();
+        }
+        Ok(grid.results(total))
     }
 }
 
-/// Exponents of the elements of A and B, and of C.
-struct Exponents {
-    left: [[u32; 8]; MAX_VECTORS],
-    right: [[u32; 8]; MAX_VECTORS],
-    sums: [[u32; 8]; MAX_SUMS],
+/// A and B with their exponents, and the first of the steps that are added.
+#[derive(Clone, Copy)]
+struct Factors<'a> {
+    left: &'a [[u32; 8]; MAX_VECTORS],
+    right: &'a [[u32; 8]; MAX_VECTORS],
+    e_left: &'a [[u32; 8]; MAX_VECTORS],
+    e_right: &'a [[u32; 8]; MAX_VECTORS],
+    from: usize,
+}
+
+/// Rows of steps: a vector of columns or several.
+type Rows<'a, const ACROSS: usize> = &'a [[[u32; 8]; ACROSS]];
+
+impl<'a> Factors<'a> {
+    /// The elements of A that a row multiplies by, and their exponents, in groups of N.
+    #[inline(always)]
+    fn left_row<const N: usize>(
+        &self,
+        p: &VectorProduct<'_>,
+        row: usize,
+    ) -> (&'a [[u32; N]], &'a [[u32; N]]) {
+        let first = (row * p.steps + self.from) / N;
+        let of = |all: &'a [[u32; 8]; MAX_VECTORS]| {
+            &all.as_flattened().as_chunks::<N>().0[first..][..p.step / N]
+        };
+        (of(self.left), of(self.e_left))
+    }
+
+    /// The rows of B for so many steps, and their exponents.
+    #[inline(always)]
+    fn right_rows<const ACROSS: usize>(
+        &self,
+        steps: usize,
+    ) -> (Rows<'a, ACROSS>, Rows<'a, ACROSS>) {
+        let of =
+            |all: &'a [[u32; 8]; MAX_VECTORS]| &all.as_chunks::<ACROSS>().0[self.from..][..steps];
+        (of(self.right), of(self.e_right))
+    }
 }
 
 #[cfg(test)]

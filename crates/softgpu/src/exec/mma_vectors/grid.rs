@@ -1,19 +1,19 @@
 //! Vectors of sums: alignment to a grid, rounding, exponents.
 
 use std::arch::x86_64::{
-    __m128, __m128i, __m256, __m256d, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
-    _mm_and_si128, _mm_andnot_si128, _mm_blendv_epi8, _mm_cmpeq_epi16, _mm_cmpgt_epi16,
-    _mm_movemask_epi8, _mm_set1_epi16, _mm_setzero_si128, _mm_slli_epi16, _mm256_add_epi32,
-    _mm256_add_pd, _mm256_add_ps, _mm256_and_pd, _mm256_and_si256, _mm256_andnot_pd,
-    _mm256_andnot_si256, _mm256_blendv_epi8, _mm256_castpd_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_pd,
-    _mm256_cmpeq_epi32, _mm256_cmpeq_epi64, _mm256_cmpgt_epi32, _mm256_cvtepi32_epi64,
-    _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_cvttps_epi32,
-    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_pd, _mm256_max_epi32,
-    _mm256_movemask_epi8, _mm256_mul_pd, _mm256_mul_ps, _mm256_or_si256, _mm256_set_m128,
-    _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_slli_epi64, _mm256_srai_epi32,
-    _mm256_srli_epi32, _mm256_sub_epi32, _mm256_sub_pd, _mm256_xor_si256,
+    __m128i, __m256, __m256d, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_and_si128,
+    _mm_andnot_si128, _mm_blendv_epi8, _mm_cmpeq_epi16, _mm_cmpgt_epi16, _mm_movemask_epi8,
+    _mm_set1_epi16, _mm_setzero_si128, _mm_slli_epi16, _mm256_add_epi32, _mm256_add_ps,
+    _mm256_and_pd, _mm256_and_si256, _mm256_andnot_ps, _mm256_andnot_si256, _mm256_blendv_epi8,
+    _mm256_castpd_si256, _mm256_castps256_ps128, _mm256_castsi256_pd, _mm256_castsi256_ps,
+    _mm256_castsi256_si128, _mm256_cmp_pd, _mm256_cmpeq_epi32, _mm256_cmpeq_epi64,
+    _mm256_cmpgt_epi32, _mm256_cvtepi32_epi64, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd,
+    _mm256_cvtps_ph, _mm256_cvttps_epi32, _mm256_extractf128_ps, _mm256_extracti128_si256,
+    _mm256_fmadd_ps, _mm256_max_epi32, _mm256_movemask_epi8, _mm256_mul_pd, _mm256_mul_ps,
+    _mm256_or_si256, _mm256_permute2x128_si256, _mm256_set_m128, _mm256_set1_epi32,
+    _mm256_set1_epi64x, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_shuffle_epi32, _mm256_slli_epi32, _mm256_slli_epi64, _mm256_srai_epi32,
+    _mm256_srli_epi32, _mm256_sub_epi32, _mm256_sub_ps, _mm256_xor_si256,
 };
 
 use super::super::dot::{DotRule, NO_TERM};
@@ -108,10 +108,16 @@ pub(super) fn exponents(
     out: &mut [[u32; 8]],
 ) -> Result<(), OutOfReach> {
     let mut special = _mm256_setzero_si256();
+    let none = _mm256_setzero_si256();
     for (v, out) in values.iter().zip(out) {
-        let (e, infinite) = exponents_of(load8(v), lowest);
+        let magnitude = _mm256_and_si256(load8(v), _mm256_set1_epi32(0x7fff_ffff));
+        let field = _mm256_srli_epi32::<23>(magnitude);
+        let zero = _mm256_cmpeq_epi32(magnitude, none);
+        let infinite = _mm256_cmpeq_epi32(field, _mm256_set1_epi32(255));
         special = _mm256_or_si256(special, infinite);
-        store8(out, e);
+        let e = _mm256_sub_epi32(field, _mm256_set1_epi32(127));
+        let e = _mm256_max_epi32(e, _mm256_set1_epi32(lowest));
+        store8(out, _mm256_blendv_epi8(e, _mm256_set1_epi32(NO_TERM), zero));
     }
     if _mm256_movemask_epi8(special) == 0 {
         Ok(())
@@ -120,20 +126,17 @@ pub(super) fn exponents(
     }
 }
 
-/// Exponents of eight elements, and which are not finite.
+/// The largest of some exponents, in all of a vector.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn exponents_of(values: __m256i, lowest: i32) -> (__m256i, __m256i) {
-    let magnitude = _mm256_and_si256(values, _mm256_set1_epi32(0x7fff_ffff));
-    let field = _mm256_srli_epi32::<23>(magnitude);
-    let zero = _mm256_cmpeq_epi32(magnitude, _mm256_setzero_si256());
-    let infinite = _mm256_cmpeq_epi32(field, _mm256_set1_epi32(255));
-    let e = _mm256_sub_epi32(field, _mm256_set1_epi32(127));
-    let e = _mm256_max_epi32(e, _mm256_set1_epi32(lowest));
-    (
-        _mm256_blendv_epi8(e, _mm256_set1_epi32(NO_TERM), zero),
-        infinite,
-    )
+#[target_feature(enable = "avx2")]
+pub(super) fn largest_of(exponents: &[[u32; 8]]) -> __m256i {
+    let none = _mm256_set1_epi32(NO_TERM);
+    let eight = exponents
+        .iter()
+        .fold(none, |top, e| _mm256_max_epi32(top, load8(e)));
+    let four = _mm256_max_epi32(eight, _mm256_permute2x128_si256::<1>(eight, eight));
+    let two = _mm256_max_epi32(four, _mm256_shuffle_epi32::<0b01_00_11_10>(four));
+    _mm256_max_epi32(two, _mm256_shuffle_epi32::<0b10_11_00_01>(two))
 }
 
 /// `after`, the sum of two, clamped where it has overflowed.
@@ -184,30 +187,19 @@ fn rounded_to_halves(low: __m256d, high: __m256d) -> __m128i {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn safe_halves(sums: [__m256d; 2], top: __m256i, rule: DotRule) -> Option<__m128i> {
-    // 16 products and C lose less than a unit each. The rest of the bound is for the rounding to
-    // f32 on the way, so that none is rounded to a tie.
+    // 16 products and C lose less than a unit each. The rest of the bound is for the roundings to
+    // f32 here.
     let empty = _mm256_cmpgt_epi32(_mm256_set1_epi32(-1000), top);
     let top = _mm256_max_epi32(top, _mm256_set1_epi32(rule.floor));
-    let field = _mm256_add_epi32(top, _mm256_set1_epi32(1023 - rule.grid_bits));
-    let field = _mm256_andnot_si256(empty, field);
-    let [low, high] = sums;
-    let bounds = |sum: __m256d, field: __m128i| {
-        let unit = _mm256_castsi256_pd(_mm256_slli_epi64::<52>(_mm256_cvtepi32_epi64(field)));
-        // Adding a zero makes of -0 a +0.
-        let sum = _mm256_add_pd(sum, _mm256_setzero_pd());
-        let magnitude = _mm256_andnot_pd(_mm256_set1_pd(-0.0), sum);
-        let rounding = _mm256_mul_pd(magnitude, _mm256_set1_pd(1.0 / 4_194_304.0));
-        let error = _mm256_fmadd_pd(unit, _mm256_set1_pd(17.5), rounding);
-        let low = _mm256_cvtpd_ps(_mm256_sub_pd(sum, error));
-        let high = _mm256_cvtpd_ps(_mm256_add_pd(sum, error));
-        [low, high]
-    };
-    let [l0, h0] = bounds(low, _mm256_castsi256_si128(field));
-    let [l1, h1] = bounds(high, _mm256_extracti128_si256::<1>(field));
-    let halves = |high: __m128, low: __m128| {
-        _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_set_m128(high, low))
-    };
-    let (least, most) = (halves(l1, l0), halves(h1, h0));
+    let field = _mm256_add_epi32(top, _mm256_set1_epi32(127 - rule.grid_bits));
+    let unit = _mm256_slli_epi32::<23>(_mm256_andnot_si256(empty, field));
+    let lost = _mm256_mul_ps(_mm256_castsi256_ps(unit), _mm256_set1_ps(17.5));
+    let sum = _mm256_set_m128(_mm256_cvtpd_ps(sums[1]), _mm256_cvtpd_ps(sums[0]));
+    let magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0), sum);
+    let error = _mm256_fmadd_ps(magnitude, _mm256_set1_ps(1.0 / 4_194_304.0), lost);
+    let halves = |bound: __m256| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bound);
+    let least = halves(_mm256_sub_ps(sum, error));
+    let most = halves(_mm256_add_ps(sum, error));
     let same = _mm_cmpeq_epi16(least, most);
     // A zero has no sign.
     let zero = _mm_cmpeq_epi16(_mm_slli_epi16::<1>(least), _mm_setzero_si128());
