@@ -102,9 +102,7 @@ fn document(suites: &[Suite], list: &str) -> String {
     let cudarc = clients::NOT_RUN.map(|(name, why)| ("cudarc", name, why));
     let rows: Vec<_> = cudarc.into_iter().chain(projects::not_run()).collect();
     text.push_str(&not_run_list(&rows));
-    text.push_str(
-        "\n## Programs of nvcc\n\n",
-    );
+    text.push_str("\n## Programs of nvcc\n\n");
     text.push_str(SAMPLES);
     text.push_str(
         "\n## What is not here\n\n\
