@@ -370,7 +370,7 @@ fn a_fault_is_reported_once_and_a_kernel_that_is_not_implemented_is_no_finding()
     assert_contains(
         &run.err,
         &[
-            "not implemented on the software device: wgmma",
+            "not implemented on the software device: tex.2dms",
             "incomplete: ",
             "not all checked",
         ],

@@ -279,7 +279,7 @@ impl WorkloadOutcome {
             Side::Bare => {
                 let places = LibraryFolders::of_this_program()?;
                 if let Some(driver) = places.ungoverned_driver(kind)? {
-                    command.env("LD_PRELOAD", run::preload(&driver));
+                    command.env("LD_PRELOAD", run::preload([driver]));
                 }
             }
         }

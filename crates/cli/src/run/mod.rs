@@ -118,8 +118,9 @@ they are not), and the allocation is tried again.
 (torch.compile's reduce-overhead), memory history and shared tensors.
 
 --hf puts a folder of the Python package fercuda_runtime first in PYTHONPATH, so
-that a program's models generate as docs/guide/transformers.md says. Pythons that
-do not read PYTHONPATH (-I, -E) run as without it, and --ungoverned keeps it.
+that a program's models generate as docs/guide/transformers.md says. Pythons
+that do not read PYTHONPATH (-I, -E) run as without it, and --ungoverned keeps
+it.
 
 Memory can be shared with other processes (cudaIpcGetMemHandle) that run under
 fercuda as the same user; other processes get an error. If the driver cannot

@@ -41,7 +41,9 @@ static const char *ptx =
     "again: @%q bra again;\n"
     "  ret;\n}\n"
     ".visible .entry stop() { trap; ret; }\n"
-    ".visible .entry foreign() { wgmma.fence.sync.aligned; ret; }\n"
+    ".visible .entry foreign() { .reg .b64 %a; .reg .b32 %r; .reg .f32 %f<4>;\n"
+    "  mov.u64 %a, 0; mov.u32 %r, 0;\n"
+    "  tex.2dms.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%a, {%r, %r, %r, %r}]; ret; }\n"
     ".file 1 \"kernels/iota.cu\"\n";
 
 enum { ELEMENTS = 100 };
