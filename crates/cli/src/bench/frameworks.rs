@@ -38,8 +38,8 @@ divided by bare, so that below 1 is better for times, above 1 for rates.
 
 mechanics and throughput need python3 alone, and run on the software device too.
 The others need a GPU and their libraries, in the Python that has most of them
-(FERCUDA_WHEELS, VIRTUAL_ENV, CONDA_PREFIX or python3). What is missing is listed.
-transformers also measures graphs (fercuda run --hf), if that Python has
+(FERCUDA_WHEELS, VIRTUAL_ENV, CONDA_PREFIX or python3). What is missing is
+listed. transformers also measures graphs (fercuda run --hf), if that Python has
 fercuda_runtime.
 
 This is one run: repeat it before you quote it. Nothing else should use the GPU.

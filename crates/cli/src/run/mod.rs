@@ -146,7 +146,7 @@ Examples:
   fercuda run -- python train.py
   fercuda run --limit 8GiB --report -- python train.py --epochs 3
   fercuda run --tenant torch=4GiB --tenant jax=2GiB -- python both.py
-  fercuda run --hf -- python chat.py              # models of Transformers by graphs
+  fercuda run --hf -- python chat.py              # Transformers by graphs
   fercuda run --trace /tmp/trace.csv -- ./app
   fercuda run --device soft -- ./cuda-program     # no GPU needed"
     )
