@@ -405,6 +405,7 @@ mod tests {
                 (_, "snapshots") => "crates/cli/src/vram/snapshot/verified.rs",
                 ("crates/cli", _) => "crates/cli/src/replay/tests.rs",
                 ("crates/pool", _) => "crates/pool/tests/simulation.rs",
+                ("crates/testkit", _) => "crates/testkit/tests/approx.rs",
                 ("crates/ptx", _) => "crates/ptx/tests/any_text.rs",
                 ("crates/softgpu", _) => "crates/softgpu/tests/fatbin.rs",
                 ("crates/ledger", _) => "crates/ledger/tests/suite/files.rs",

@@ -214,6 +214,7 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Chores,
+        "FERCUDA_APPROX_RECORD",
         "FERCUDA_BLESS",
         "`1`",
         "a test that compares with a file writes the file instead; read the difference before committing",
