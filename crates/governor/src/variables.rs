@@ -215,6 +215,11 @@ pub const VARIABLES: &[EnvVariable] = &[
     row(
         VariableReader::Chores,
         "FERCUDA_APPROX_RECORD",
+        "a file",
+        "a test of `.approx` functions writes the sums of this device to it",
+    ),
+    row(
+        VariableReader::Chores,
         "FERCUDA_BLESS",
         "`1`",
         "a test that compares with a file writes the file instead; read the difference before committing",
