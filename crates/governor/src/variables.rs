@@ -214,12 +214,6 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Chores,
-        "FERCUDA_APPROX_RECORD",
-        "a file",
-        "a test of `.approx` functions writes the sums of this device to it",
-    ),
-    row(
-        VariableReader::Chores,
         "FERCUDA_BLESS",
         "`1`",
         "a test that compares with a file writes the file instead; read the difference before committing",
@@ -259,6 +253,12 @@ pub const VARIABLES: &[EnvVariable] = &[
         "FERCUDA_ISA_RECORD",
         "a file",
         "where the test `isa` writes what the device stored for every instruction form; run on a GPU, it makes `crates/testkit/isa/h200.bin` anew",
+    ),
+    row(
+        VariableReader::Chores,
+        "FERCUDA_APPROX_RECORD",
+        "a file",
+        "where the test `approx` writes the device's sums over the results of every `.approx` instruction; run on a GPU, it makes `crates/testkit/isa/approx.bin` anew",
     ),
     row(
         VariableReader::Chores,
