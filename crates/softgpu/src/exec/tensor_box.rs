@@ -99,12 +99,12 @@ impl<'a> TensorBox<'a> {
                 at[n] += i64::from(index[n] * self.map.steps[n]);
             }
             f(self.row(&at))?;
-            for n in 1..rank {
-                index[n] += 1;
-                if index[n] < self.count(n) {
+            for (n, index) in index.iter_mut().enumerate().take(rank).skip(1) {
+                *index += 1;
+                if *index < self.count(n) {
                     break;
                 }
-                index[n] = 0;
+                *index = 0;
             }
         }
         Some(())
@@ -156,8 +156,8 @@ impl<'a> TensorBox<'a> {
             return OUTSIDE;
         }
         let mut addr = map.address.wrapping_add(((at[0] + first) * size) as u64);
-        for n in 1..rank {
-            addr = addr.wrapping_add((at[n] as u64).wrapping_mul(map.strides[n - 1]));
+        for (&at, &stride) in at[1..rank].iter().zip(&map.strides) {
+            addr = addr.wrapping_add((at as u64).wrapping_mul(stride));
         }
         BoxRow {
             addr,

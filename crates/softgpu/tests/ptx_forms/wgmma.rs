@@ -85,7 +85,7 @@ impl Layout {
         };
         let linear = self.start + linear;
         let mask = self.width / 16 - 1;
-        (linear ^ (linear / 128 & mask) * 16, k * bits % 8)
+        (linear ^ (((linear / 128) & mask) * 16), k * bits % 8)
     }
 
     fn descriptor(&self) -> u64 {
@@ -423,7 +423,7 @@ fn form(
         let width = 16 << random.usize(0..4);
         // A pattern is no longer than a row that is along M or N, and no shorter than one along K.
         let fits = if side {
-            rows * 2 % width == 0
+            (rows * 2).is_multiple_of(width)
         } else {
             width == 16 || width >= row_bytes
         };
