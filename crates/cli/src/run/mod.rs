@@ -373,6 +373,8 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         changes.insert(OsString::from(name), value.to_owned());
     };
     set("FERCUDA_RUN", OsStr::new(&run.to_string()));
+    // First, as it is needed whatever the driver: a message about another file would mislead.
+    let hook = places.hook()?;
     if let Some(limit) = args.limit {
         set("FERCUDA_LIMIT", OsStr::new(&limit.to_string()));
     }
@@ -391,7 +393,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         None => Some(DeviceKind::from_env()?),
     };
     let driver = kind.map(|kind| places.driver(kind)).transpose()?.flatten();
-    let mut preloaded = vec![places.hook()?];
+    let mut preloaded = vec![hook];
     if let Some(driver) = &driver {
         set("FERCUDA_DRIVER", driver.as_os_str());
         preloaded.extend(places.cuda_runtime(driver)?);
