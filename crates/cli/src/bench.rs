@@ -25,7 +25,7 @@ use crate::run::DeviceKind;
 use crate::terminal::{Paint, clipped};
 use frameworks::FrameworkBenchArgs;
 
-/// Measures the pool against the allocators it replaces, other libraries on it, and language models.
+/// Measures the pool against what it replaces, other libraries on it, and language models.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -17,7 +17,7 @@ use crate::types::*;
 
 /// Where source and destination of a copy are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CopyKind {
     HostToHost,
     HostToDevice,
     DeviceToHost,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Default,
 }
 
-impl Kind {
+impl CopyKind {
     pub(crate) fn of(number: c_int) -> CudaResult<Self> {
         Ok(match number {
             0 => Self::HostToHost,
@@ -72,7 +72,7 @@ unsafe fn line(
     to: *mut c_void,
     from: *const c_void,
     n: usize,
-    kind: Kind,
+    kind: CopyKind,
     when: When,
 ) -> CudaResult {
     call::context()?;
@@ -83,17 +83,17 @@ unsafe fn line(
     // SAFETY: the caller's promise.
     unsafe {
         match (kind, when) {
-            (Kind::HostToDevice, When::Now) => {
+            (CopyKind::HostToDevice, When::Now) => {
                 drv2!(cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds(dst, from, n))
             }
-            (Kind::DeviceToHost, When::Now) => {
+            (CopyKind::DeviceToHost, When::Now) => {
                 drv2!(cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds(to, src, n))
             }
             (_, When::Now) => drv2!(cuMemcpy cuMemcpy_ptds(dst, src, n)),
-            (Kind::HostToDevice, When::In(stream)) => {
+            (CopyKind::HostToDevice, When::In(stream)) => {
                 drv2!(cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz(dst, from, n, stream))
             }
-            (Kind::DeviceToHost, When::In(stream)) => {
+            (CopyKind::DeviceToHost, When::In(stream)) => {
                 drv2!(cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz(to, src, n, stream))
             }
             (_, When::In(stream)) => drv2!(cuMemcpyAsync cuMemcpyAsync_ptsz(dst, src, n, stream)),
@@ -103,7 +103,7 @@ unsafe fn line(
 
 /// One side of a copy of rows.
 #[derive(Clone, Copy)]
-enum Side {
+enum CopyEnd {
     Memory {
         at: u64,
         pitch: usize,
@@ -120,11 +120,11 @@ enum Side {
 /// # Safety
 /// The program's own pointers.
 unsafe fn rows(
-    to: Side,
-    from: Side,
+    to: CopyEnd,
+    from: CopyEnd,
     width: usize,
     height: usize,
-    kind: Kind,
+    kind: CopyKind,
     when: When,
 ) -> CudaResult {
     call::context()?;
@@ -138,7 +138,7 @@ unsafe fn rows(
         ..Default::default()
     };
     match from {
-        Side::Memory { at, pitch } => {
+        CopyEnd::Memory { at, pitch } => {
             if pitch < width && height > 1 {
                 return Err(cudaError_t::INVALID_PITCH);
             }
@@ -147,7 +147,7 @@ unsafe fn rows(
             it.srcDevice = at;
             it.srcPitch = pitch;
         }
-        Side::Array { array, x_bytes, y } => {
+        CopyEnd::Array { array, x_bytes, y } => {
             it.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_ARRAY;
             it.srcArray = array;
             it.srcXInBytes = x_bytes;
@@ -155,7 +155,7 @@ unsafe fn rows(
         }
     }
     match to {
-        Side::Memory { at, pitch } => {
+        CopyEnd::Memory { at, pitch } => {
             if pitch < width && height > 1 {
                 return Err(cudaError_t::INVALID_PITCH);
             }
@@ -164,7 +164,7 @@ unsafe fn rows(
             it.dstDevice = at;
             it.dstPitch = pitch;
         }
-        Side::Array { array, x_bytes, y } => {
+        CopyEnd::Array { array, x_bytes, y } => {
             it.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_ARRAY;
             it.dstArray = array;
             it.dstXInBytes = x_bytes;
@@ -180,44 +180,44 @@ unsafe fn rows(
     }
 }
 
-fn memory(at: *const c_void, pitch: usize) -> Side {
-    Side::Memory {
+fn memory(at: *const c_void, pitch: usize) -> CopyEnd {
+    CopyEnd::Memory {
         at: address(at),
         pitch,
     }
 }
 
-fn texels(array: cudaArray_t, x_bytes: usize, y: usize) -> Side {
-    Side::Array { array, x_bytes, y }
+fn texels(array: cudaArray_t, x_bytes: usize, y: usize) -> CopyEnd {
+    CopyEnd::Array { array, x_bytes, y }
 }
 
 /// Copies a line of bytes to or from an array, row by row from a position on.
 ///
 /// # Safety
 /// The program's own pointers.
-unsafe fn wrapped(to: Side, from: Side, n: usize, kind: Kind, when: When) -> CudaResult {
+unsafe fn wrapped(to: CopyEnd, from: CopyEnd, n: usize, kind: CopyKind, when: When) -> CudaResult {
     call::context()?;
-    let array_of = |side: Side| match side {
-        Side::Array { array, .. } => Some(array),
-        Side::Memory { .. } => None,
+    let array_of = |side: CopyEnd| match side {
+        CopyEnd::Array { array, .. } => Some(array),
+        CopyEnd::Memory { .. } => None,
     };
     let array = array_of(to)
         .or(array_of(from))
         .ok_or(cudaError_t::INVALID_VALUE)?;
     let row = descriptor(array)?.Width * texel_bytes(array)?;
     // How far a side's row goes on from the `done`th byte, and where that is.
-    let part = |side: Side, done: usize| match side {
-        Side::Memory { at, .. } => (
+    let part = |side: CopyEnd, done: usize| match side {
+        CopyEnd::Memory { at, .. } => (
             usize::MAX,
-            Side::Memory {
+            CopyEnd::Memory {
                 at: at + done as u64,
                 pitch: row,
             },
         ),
-        Side::Array { array, x_bytes, y } => {
+        CopyEnd::Array { array, x_bytes, y } => {
             let at = x_bytes + done;
             let (y, x_bytes) = (y + at / row, at % row);
-            (row - x_bytes, Side::Array { array, x_bytes, y })
+            (row - x_bytes, CopyEnd::Array { array, x_bytes, y })
         }
     };
     let mut done = 0;
@@ -234,7 +234,7 @@ unsafe fn wrapped(to: Side, from: Side, n: usize, kind: Kind, when: When) -> Cud
 
 /// The driver's description of a copy of boxes.
 pub(crate) fn boxes(it: &cudaMemcpy3DParms) -> CudaResult<CUDA_MEMCPY3D> {
-    let (source, target) = Kind::of(it.kind)?.memory();
+    let (source, target) = CopyKind::of(it.kind)?.memory();
     let unit = |array: cudaArray_t| match array.is_null() {
         true => Ok(1),
         false => texel_bytes(array),
@@ -395,10 +395,10 @@ pub(crate) fn in_symbol(symbol: *const c_void, offset: usize, n: usize) -> CudaR
 }
 
 /// The kind of a copy to or from a variable: the variable's side is the device's.
-pub(crate) fn symbol_kind(kind: c_int, is_target: bool) -> CudaResult<Kind> {
-    match (Kind::of(kind)?, is_target) {
-        (Kind::HostToDevice, true) | (Kind::DeviceToHost, false) => Kind::of(kind),
-        (Kind::DeviceToDevice | Kind::Default, _) => Kind::of(kind),
+pub(crate) fn symbol_kind(kind: c_int, is_target: bool) -> CudaResult<CopyKind> {
+    match (CopyKind::of(kind)?, is_target) {
+        (CopyKind::HostToDevice, true) | (CopyKind::DeviceToHost, false) => CopyKind::of(kind),
+        (CopyKind::DeviceToDevice | CopyKind::Default, _) => CopyKind::of(kind),
         _ => Err(cudaError_t::INVALID_DIRECTION),
     }
 }
@@ -453,13 +453,13 @@ unsafe fn fill_rows(
 
 runtime_fns! {
     fn cudaMemcpy[cudaMemcpy_ptds](to: *mut c_void, from: *const c_void, n: usize, kind: c_int) {
-        line(to, from, n, Kind::of(kind)?, When::Now)
+        line(to, from, n, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpyAsync[cudaMemcpyAsync_ptsz](
         to: *mut c_void, from: *const c_void, n: usize, kind: c_int, stream: cudaStream_t,
     ) {
-        line(to, from, n, Kind::of(kind)?, When::In(stream))
+        line(to, from, n, CopyKind::of(kind)?, When::In(stream))
     }
 
     fn cudaMemcpyPeer[](
@@ -484,7 +484,7 @@ runtime_fns! {
         height: usize, kind: c_int,
     ) {
         let (to, from) = (memory(to, to_pitch), memory(from, from_pitch));
-        rows(to, from, width, height, Kind::of(kind)?, When::Now)
+        rows(to, from, width, height, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpy2DAsync[cudaMemcpy2DAsync_ptsz](
@@ -492,7 +492,7 @@ runtime_fns! {
         height: usize, kind: c_int, stream: cudaStream_t,
     ) {
         let (to, from) = (memory(to, to_pitch), memory(from, from_pitch));
-        rows(to, from, width, height, Kind::of(kind)?, When::In(stream))
+        rows(to, from, width, height, CopyKind::of(kind)?, When::In(stream))
     }
 
     fn cudaMemcpy2DToArray[cudaMemcpy2DToArray_ptds](
@@ -500,7 +500,7 @@ runtime_fns! {
         height: usize, kind: c_int,
     ) {
         let (to, from) = (texels(to, x, y), memory(from, pitch));
-        rows(to, from, width, height, Kind::of(kind)?, When::Now)
+        rows(to, from, width, height, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpy2DToArrayAsync[cudaMemcpy2DToArrayAsync_ptsz](
@@ -508,7 +508,7 @@ runtime_fns! {
         height: usize, kind: c_int, stream: cudaStream_t,
     ) {
         let (to, from) = (texels(to, x, y), memory(from, pitch));
-        rows(to, from, width, height, Kind::of(kind)?, When::In(stream))
+        rows(to, from, width, height, CopyKind::of(kind)?, When::In(stream))
     }
 
     fn cudaMemcpy2DFromArray[cudaMemcpy2DFromArray_ptds](
@@ -516,7 +516,7 @@ runtime_fns! {
         height: usize, kind: c_int,
     ) {
         let (to, from) = (memory(to, pitch), texels(from, x, y));
-        rows(to, from, width, height, Kind::of(kind)?, When::Now)
+        rows(to, from, width, height, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpy2DFromArrayAsync[cudaMemcpy2DFromArrayAsync_ptsz](
@@ -524,7 +524,7 @@ runtime_fns! {
         height: usize, kind: c_int, stream: cudaStream_t,
     ) {
         let (to, from) = (memory(to, pitch), texels(from, x, y));
-        rows(to, from, width, height, Kind::of(kind)?, When::In(stream))
+        rows(to, from, width, height, CopyKind::of(kind)?, When::In(stream))
     }
 
     fn cudaMemcpy2DArrayToArray[cudaMemcpy2DArrayToArray_ptds](
@@ -532,33 +532,33 @@ runtime_fns! {
         width: usize, height: usize, kind: c_int,
     ) {
         let (to, from) = (texels(to, to_x, to_y), texels(from, from_x, from_y));
-        rows(to, from, width, height, Kind::of(kind)?, When::Now)
+        rows(to, from, width, height, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpyToArray[cudaMemcpyToArray_ptds](
         to: cudaArray_t, x: usize, y: usize, from: *const c_void, n: usize, kind: c_int,
     ) {
-        wrapped(texels(to, x, y), memory(from, 0), n, Kind::of(kind)?, When::Now)
+        wrapped(texels(to, x, y), memory(from, 0), n, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpyToArrayAsync[cudaMemcpyToArrayAsync_ptsz](
         to: cudaArray_t, x: usize, y: usize, from: *const c_void, n: usize, kind: c_int,
         stream: cudaStream_t,
     ) {
-        wrapped(texels(to, x, y), memory(from, 0), n, Kind::of(kind)?, When::In(stream))
+        wrapped(texels(to, x, y), memory(from, 0), n, CopyKind::of(kind)?, When::In(stream))
     }
 
     fn cudaMemcpyFromArray[cudaMemcpyFromArray_ptds](
         to: *mut c_void, from: cudaArray_t, x: usize, y: usize, n: usize, kind: c_int,
     ) {
-        wrapped(memory(to, 0), texels(from, x, y), n, Kind::of(kind)?, When::Now)
+        wrapped(memory(to, 0), texels(from, x, y), n, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpyFromArrayAsync[cudaMemcpyFromArrayAsync_ptsz](
         to: *mut c_void, from: cudaArray_t, x: usize, y: usize, n: usize, kind: c_int,
         stream: cudaStream_t,
     ) {
-        wrapped(memory(to, 0), texels(from, x, y), n, Kind::of(kind)?, When::In(stream))
+        wrapped(memory(to, 0), texels(from, x, y), n, CopyKind::of(kind)?, When::In(stream))
     }
 
     fn cudaMemcpyArrayToArray[cudaMemcpyArrayToArray_ptds](
@@ -566,7 +566,7 @@ runtime_fns! {
         n: usize, kind: c_int,
     ) {
         let (to, from) = (texels(to, to_x, to_y), texels(from, from_x, from_y));
-        wrapped(to, from, n, Kind::of(kind)?, When::Now)
+        wrapped(to, from, n, CopyKind::of(kind)?, When::Now)
     }
 
     fn cudaMemcpy3D[cudaMemcpy3D_ptds](it: *const cudaMemcpy3DParms) {
@@ -702,9 +702,9 @@ mod tests {
 
     #[test]
     fn a_copy_to_a_variable_goes_to_the_device() {
-        assert_eq!(symbol_kind(1, true), Ok(Kind::HostToDevice));
-        assert_eq!(symbol_kind(2, false), Ok(Kind::DeviceToHost));
-        assert_eq!(symbol_kind(4, true), Ok(Kind::Default));
+        assert_eq!(symbol_kind(1, true), Ok(CopyKind::HostToDevice));
+        assert_eq!(symbol_kind(2, false), Ok(CopyKind::DeviceToHost));
+        assert_eq!(symbol_kind(4, true), Ok(CopyKind::Default));
         for (kind, is_target) in [(1, false), (2, true), (0, true), (5, true), (-1, false)] {
             assert_eq!(
                 symbol_kind(kind, is_target),

@@ -93,7 +93,7 @@ unsafe fn driver_node(it: &cudaGraphNodeParams) -> CudaResult<CUgraphNodeParams>
 }
 
 /// Where a node is added: graph, dependencies, their number, and the node that comes of it.
-struct Place {
+struct NewNode {
     node: *mut cudaGraphNode_t,
     graph: cudaGraph_t,
     after: *const cudaGraphNode_t,
@@ -104,7 +104,7 @@ struct Place {
 ///
 /// # Safety
 /// The program's own pointers.
-unsafe fn add_copy(place: &Place, it: &CUDA_MEMCPY3D) -> CudaResult {
+unsafe fn add_copy(place: &NewNode, it: &CUDA_MEMCPY3D) -> CudaResult {
     let context = call::context()?;
     // SAFETY: the caller's promise.
     unsafe {
@@ -152,14 +152,14 @@ runtime_fns! {
         params: *const cudaMemcpy3DParms,
     ) {
         call::context()?;
-        add_copy(&Place { node, graph, after, n }, &boxes(&get(params)?)?)
+        add_copy(&NewNode { node, graph, after, n }, &boxes(&get(params)?)?)
     }
 
     fn cudaGraphAddMemcpyNode1D[](
         node: *mut cudaGraphNode_t, graph: cudaGraph_t, after: *const cudaGraphNode_t, n: usize,
         to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int,
     ) {
-        add_copy(&Place { node, graph, after, n }, &line_box(to, from, bytes, kind)?)
+        add_copy(&NewNode { node, graph, after, n }, &line_box(to, from, bytes, kind)?)
     }
 
     fn cudaGraphAddMemcpyNodeToSymbol[](
@@ -168,7 +168,7 @@ runtime_fns! {
     ) {
         symbol_kind(kind, true)?;
         let to = in_symbol(symbol, offset, bytes)?;
-        add_copy(&Place { node, graph, after, n }, &line_box(to, from, bytes, kind)?)
+        add_copy(&NewNode { node, graph, after, n }, &line_box(to, from, bytes, kind)?)
     }
 
     fn cudaGraphAddMemcpyNodeFromSymbol[](
@@ -177,7 +177,7 @@ runtime_fns! {
     ) {
         symbol_kind(kind, false)?;
         let from = in_symbol(symbol, offset, bytes)?;
-        add_copy(&Place { node, graph, after, n }, &line_box(to, from, bytes, kind)?)
+        add_copy(&NewNode { node, graph, after, n }, &line_box(to, from, bytes, kind)?)
     }
 
     fn cudaGraphMemcpyNodeGetParams[](node: cudaGraphNode_t, params: *mut cudaMemcpy3DParms) {

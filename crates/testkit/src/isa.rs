@@ -1,8 +1,9 @@
 //! Single instructions compared with recorded hardware results.
 //!
 //! `isa/table.txt` lists instruction forms, one per line: name, destination type, source types,
-//! PTX, and `exact` or the terms of a sum; results are the same bits in both cases. Each becomes a kernel of [`THREADS`] threads that loads its operands, executes
-//! the PTX and stores its results. Operands come from the name alone ([`InstructionForm::inputs`]),
+//! PTX, and `exact` or the terms of a sum; results are the same bits in both cases. Each becomes a
+//! kernel of [`THREADS`] threads that loads its operands, executes the PTX and stores its results.
+//! Operands come from the name alone ([`InstructionForm::inputs`]),
 //! so any device computes on the same values; `isa/h200.bin` holds what an H200 (driver 580.159)
 //! stored, results in order of rows, then destinations, then threads.
 //!

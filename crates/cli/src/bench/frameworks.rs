@@ -109,7 +109,7 @@ enum WorkloadLine {
         row: String,
         unit: String,
         value: f64,
-        better: Better,
+        better: BetterValue,
         beside: Option<String>,
     },
     Skipped {
@@ -123,7 +123,7 @@ enum WorkloadLine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Better {
+enum BetterValue {
     Less,
     More,
 }
@@ -133,7 +133,7 @@ enum Better {
 struct FrameworkRow {
     what: String,
     unit: String,
-    better: Better,
+    better: BetterValue,
     /// The bare row that it is compared with, if that has another name.
     beside: Option<String>,
     /// One figure a process.
@@ -165,7 +165,7 @@ struct FrameworkBenchOutcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum RunMode {
     Bare,
     Governed,
 }
@@ -206,7 +206,7 @@ pub(super) fn run(args: &FrameworkBenchArgs) -> Result<ExitCode> {
             ..WorkloadOutcome::default()
         };
         for round in 0..args.rounds {
-            let mut sides = [Side::Bare, Side::Governed];
+            let mut sides = [RunMode::Bare, RunMode::Governed];
             if round % 2 == 1 {
                 sides.reverse();
             }
@@ -258,7 +258,7 @@ impl WorkloadOutcome {
         args: &FrameworkBenchArgs,
         kind: DeviceKind,
         python: &PathBuf,
-        side: Side,
+        side: RunMode,
     ) -> Result<()> {
         let mut command = Command::new(python);
         command
@@ -275,8 +275,8 @@ impl WorkloadOutcome {
         let folder = Folder::from_env()?;
         let _hold = folder.hold(number)?;
         match side {
-            Side::Governed => run::govern(&mut command, kind, number)?,
-            Side::Bare => {
+            RunMode::Governed => run::govern(&mut command, kind, number)?,
+            RunMode::Bare => {
                 let places = LibraryFolders::of_this_program()?;
                 if let Some(driver) = places.ungoverned_driver(kind)? {
                     command.env("LD_PRELOAD", run::preload([driver]));
@@ -299,7 +299,7 @@ impl WorkloadOutcome {
             let why = format!("the {side} process ended with {}", output.status);
             self.failed.push(why);
         }
-        if side == Side::Governed {
+        if side == RunMode::Governed {
             let (found, _) = ledgers::gather(&folder, |it| it.run == Some(number))?;
             let missed = ledgers::ungoverned_bytes(&found);
             self.ungoverned_bytes = self.ungoverned_bytes.max(missed);
@@ -309,7 +309,7 @@ impl WorkloadOutcome {
     }
 
     /// Keeps a line of one process.
-    fn take(&mut self, line: WorkloadLine, side: Side) {
+    fn take(&mut self, line: WorkloadLine, side: RunMode) {
         match line {
             WorkloadLine::Done { .. } => {}
             WorkloadLine::Skipped { skipped, why } => {
@@ -337,8 +337,8 @@ impl WorkloadOutcome {
                 });
                 let row = &mut self.rows[place];
                 match side {
-                    Side::Bare => row.bare.push(value),
-                    Side::Governed => row.governed.push(value),
+                    RunMode::Bare => row.bare.push(value),
+                    RunMode::Governed => row.governed.push(value),
                 }
             }
         }
@@ -436,12 +436,12 @@ mod tests {
         let mut outcome = WorkloadOutcome::default();
         let mut take = |side, text: &str| outcome.take(serde_json::from_str(text).unwrap(), side);
         let plain = r#"{"row":"a","unit":"tok/s","value":10,"better":"more","beside":null}"#;
-        take(Side::Bare, plain);
-        take(Side::Governed, plain);
-        take(Side::Bare, &plain.replace("10", "30"));
+        take(RunMode::Bare, plain);
+        take(RunMode::Governed, plain);
+        take(RunMode::Bare, &plain.replace("10", "30"));
         let graphs = r#"{"row":"b","unit":"tok/s","value":80,"better":"more","beside":"a"}"#;
-        take(Side::Governed, graphs);
-        take(Side::Governed, r#"{"skipped":"c","why":"none"}"#);
+        take(RunMode::Governed, graphs);
+        take(RunMode::Governed, r#"{"skipped":"c","why":"none"}"#);
         outcome.compare();
         assert_eq!(outcome.rows[0].bare, [10.0, 30.0]);
         assert_eq!(outcome.rows[0].ratio, Some(0.5));

@@ -1,11 +1,11 @@
-//! What copies of the asynchronous proxy access in a block, and until when.
+//! Shared memory that copies of the asynchronous proxy access in a block, and until when.
 //!
 //! A copy is done when it is issued; here it lasts until a thread that accesses the same bytes is
 //! known to be behind its completion ([`Completion`]): a phase of an mbarrier, or a group that its
 //! issuer has waited for.
 //!
-//! Each word of shared memory names the last copy that wrote it, the last that read it, and the last
-//! before that with another means of telling that it has.
+//! Each word of shared memory names the last copy that wrote it, the last that read it, and the
+//! last before that whose completion is reported in another way.
 
 use std::ops::Range;
 

@@ -442,20 +442,20 @@ impl WarpClocks {
 
     /// What the arrival of lanes of warp `w` at their cluster's barrier tells: all that they have
     /// done and know, or with `relaxed` what is before their last fence. That the block has begun
-    /// is told in any case.
+    /// is published in any case.
     pub(crate) fn arrival(&mut self, w: usize, mask: u32, relaxed: bool) -> Arc<KnownBlocks> {
         if !relaxed {
             let all = self.known_to(w, mask);
             self.tick(w);
             return all;
         }
-        let mut told = self.fenced_of(w, mask, false).unwrap_or_default();
-        raise_block(&mut told, self.block, BlockTimes::default());
-        told
+        let mut known = self.fenced_of(w, mask, false).unwrap_or_default();
+        raise_block(&mut known, self.block, BlockTimes::default());
+        known
     }
 
     /// What lanes of warp `w` tell another block, all that they have done and know.
-    pub(crate) fn told(&mut self, w: usize, mask: u32) -> Arc<KnownBlocks> {
+    pub(crate) fn published(&mut self, w: usize, mask: u32) -> Arc<KnownBlocks> {
         let all = self.known_to(w, mask);
         self.tick(w);
         all
@@ -467,8 +467,8 @@ impl WarpClocks {
     }
 
     /// A location of shared memory gets what a thread of another block tells.
-    pub(crate) fn receive(&mut self, at: u32, told: &Arc<KnownBlocks>) {
-        release_to(&mut self.locations[0], at, told);
+    pub(crate) fn receive(&mut self, at: u32, known: &Arc<KnownBlocks>) {
+        release_to(&mut self.locations[0], at, known);
     }
 
     /// What a location of shared memory has for threads of other blocks.
@@ -486,15 +486,15 @@ impl WarpClocks {
     ) -> Arc<KnownBlocks> {
         let mut times = BlockTimes::default();
         times.raise_lanes(actor / 32, 1 << (actor % 32), time);
-        let mut told = Arc::default();
-        raise_block(&mut told, block, times);
-        self.receive(at, &told);
-        told
+        let mut known = Arc::default();
+        raise_block(&mut known, block, times);
+        self.receive(at, &known);
+        known
     }
 
     /// Lanes of warp `w` get to know what a location in another block's memory tells.
-    pub(crate) fn learns(&mut self, w: usize, mask: u32, told: &Arc<KnownBlocks>) {
-        self.learn(w, mask, told, false);
+    pub(crate) fn learns(&mut self, w: usize, mask: u32, known: &Arc<KnownBlocks>) {
+        self.learn(w, mask, known, false);
     }
 
     /// Lanes of warp `w` pass their cluster's barrier, whose phase tells `opened`.

@@ -3,7 +3,7 @@
 //! For each word: the last that wrote, and two that read since. The block's own accesses are in
 //! [`super::shared`]; each side looks at the records of the other.
 //!
-//! An asynchronous access (`st.async`) is an actor of its own: nothing but what an mbarrier tells is
+//! An asynchronous access (`st.async`) is an actor of its own: only what follows its mbarrier is
 //! behind it. Actors are numbered from [`ACTORS`] on, so that no thread has such a number.
 
 use std::ops::Range;

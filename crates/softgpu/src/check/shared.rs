@@ -12,9 +12,9 @@ use crate::report::AccessKind;
 mod proxy;
 pub(crate) use proxy::ProxyFinding;
 
-/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), narrow, strong
-/// and pending flags, whether a further access wrote, and in the low eight bits the bytes last
-/// written and the bytes ever written. A reader's is the same with the bytes read.
+/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), narrow,
+/// strong and pending flags, whether a further access wrote, and in the low eight bits the bytes
+/// last written and the bytes ever written. A reader's is the same with the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedRecord(pub(crate) u64);
 

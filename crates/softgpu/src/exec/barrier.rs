@@ -3,12 +3,12 @@
 //! Invariants: a barrier counts lanes. Without a thread count it opens when all live threads of the
 //! block have arrived: those that have exited are not waited for.
 
+use super::barrier_report::{function_of, report};
 use super::checks;
 use super::cluster_barrier;
 use super::ctx::Ctx;
 use super::program::{BarrierOp, BarrierSite, Terminator};
 use super::state::{Barrier, Split, SplitOutcome, SplitState};
-use crate::report::{Finding, FindingActor, FindingKind};
 
 /// Barriers of a block.
 const BARRIERS: u32 = 16;
@@ -199,34 +199,6 @@ pub(crate) fn exited(ctx: &mut Ctx<'_>) {
     }
 }
 
-pub(crate) fn report(
-    ctx: &mut Ctx<'_>,
-    function: u32,
-    pc: u32,
-    warp: u32,
-    lane: u32,
-    note: String,
-) {
-    if ctx.run.spec.checks.is_none() {
-        return;
-    }
-    let thread = ctx.run.thread_index(warp * 32 + lane);
-    let term_pc = ctx.run.code().functions[function as usize].blocks[pc as usize].term_pc;
-    let place = ctx
-        .run
-        .place(function as usize, term_pc, ctx.block.index, thread);
-    let finding = Finding {
-        kind: FindingKind::BarrierDivergence,
-        access: None,
-        actor: FindingActor::Thread(Box::new(place), None),
-        note,
-        allocation: None,
-        other: None,
-        count: 1,
-    };
-    checks::found(ctx, finding);
-}
-
 /// Threads that open one barrier from different places in the code.
 fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
     let mut places: Vec<(u32, u32, u32, u32)> = Vec::new();
@@ -255,14 +227,6 @@ fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
         t[0], t[1], t[2]
     );
     report(ctx, first.0, first.1, first.2, first.3, note);
-}
-
-pub(crate) fn function_of(ctx: &Ctx<'_>) -> u32 {
-    ctx.block.warps[ctx.warp]
-        .frames
-        .get(ctx.frame as usize)
-        .and_then(Option::as_ref)
-        .map_or(0, |f| f.function)
 }
 
 /// Reports that lanes `mask` of the current warp are at an aligned barrier without the rest.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a block in which no warp can make progress ends the kernel with a deadlock.
 
-use super::barrier;
+use super::barrier_report;
 use super::checks;
 use super::ctx::{Ctx, LaunchRun};
 use super::hang;
@@ -233,7 +233,7 @@ pub(crate) fn report_vain_wait(ctx: &mut Ctx<'_>) -> bool {
         return false;
     };
     let note = "the threads it waits for never arrive".to_owned();
-    barrier::report(ctx, function, pc, warp, lane, note);
+    barrier_report::report(ctx, function, pc, warp, lane, note);
     true
 }
 

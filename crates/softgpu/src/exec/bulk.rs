@@ -13,7 +13,7 @@ use super::bulk_places::{
     DIRECTIONS, Direction, direction, further, global_address, global_window, in_each_block,
     mbarrier_place, shared_place,
 };
-use super::bulk_reduce::{Reduction, reduce_global, reduce_shared};
+use super::bulk_reduce::{BulkReduction, reduce_global, reduce_shared};
 use super::bulk_tensor;
 use super::checks;
 use super::ctx::{Ctx, DecodedInst};
@@ -34,7 +34,7 @@ struct BulkCopy {
     len: u32,
     mbarrier: u64,
     blocks: Option<u32>,
-    reduction: Option<Reduction>,
+    reduction: Option<BulkReduction>,
 }
 
 impl BulkCopy {
@@ -62,7 +62,7 @@ impl<const CHECK: bool> Exec for Bulk<CHECK> {
                 len: ctx.rows.lane(i.c, l),
                 mbarrier: ctx.rows.lane(further(ctx, i, 0), l),
                 blocks: (i.imm & MULTICAST != 0).then(|| ctx.rows.lane(further(ctx, i, 1), l)),
-                reduction: Reduction::from_bits((i.imm >> REDUCTION_SHIFT) as u16),
+                reduction: BulkReduction::from_bits((i.imm >> REDUCTION_SHIFT) as u16),
             };
             if !copy.len.is_multiple_of(16) {
                 let why = format!("a bulk copy of {} bytes, no multiple of 16", copy.len);
@@ -260,7 +260,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered
         return Ok(());
     }
     let reduction = match m.has(Word::Reduce) {
-        true => Some(Reduction::named(m)?),
+        true => Some(BulkReduction::named(m)?),
         false => None,
     };
     let direction = direction(m)?;
@@ -288,7 +288,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered
     let x = l.emit(h, none, dst, src, len);
     x.ext = vec![Ext::Row(mbarrier), Ext::Row(blocks)];
     x.imm = direction as u64
-        | u64::from(Reduction::bits(reduction)) << REDUCTION_SHIFT
+        | u64::from(BulkReduction::bits(reduction)) << REDUCTION_SHIFT
         | if multicast { MULTICAST } else { 0 };
     Ok(())
 }

@@ -4,11 +4,10 @@
 //! for the mbarrier beside it ([`super::cluster_mbarrier`]).
 
 use super::checks::{self, CheckedAccess};
-use super::cluster::{
-    ClusterPlace, cluster_place, in_memory_of, offset_of, reachable, shared_number,
-};
+use super::cluster::{ClusterPlace, cluster_place, in_memory_of, reachable};
 use super::cluster_mbarrier::complete_tx;
 use super::ctx::{Ctx, DecodedInst};
+use super::tags::{offset_of, shared_number};
 use crate::report::{Access, AccessKind, MemSpace};
 
 /// A copy into another block's memory.

@@ -1,12 +1,13 @@
-//! Where bulk copies go: directions, windows of global memory, offsets in shared memory.
+//! Places of bulk copies: directions, windows of global memory, offsets in shared memory.
 
 use fercuda_ptx::ast::Operand as Ast;
 use fercuda_ptx::words::Word;
 
-use super::cluster::{RANK_SHIFT, own_offset, shared_number};
+use super::cluster::own_offset;
 use super::ctx::{Ctx, DecodedInst};
 use super::lower::{AddressOperand, Lower, Lowered, ModList, Opd, bad};
 use super::registers::RowOperand;
+use super::tags::{RANK_SHIFT, shared_number};
 use crate::mem::Window;
 use crate::report::{Access, AccessKind, MemSpace};
 

@@ -11,7 +11,7 @@ use crate::tensor_map::MapElement;
 
 /// An operation and the type of its elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reduction {
+pub(crate) struct BulkReduction {
     pub(crate) op: Rmw,
     pub(crate) kind: AtomicKind,
     /// Whether subnormal numbers are flushed. Those of `add.f32` are not, unlike by an atomic
@@ -19,14 +19,14 @@ pub(crate) struct Reduction {
     pub(crate) flushes: bool,
 }
 
-impl Reduction {
+impl BulkReduction {
     /// As 16 bits; 0 is none. Of an instruction, by which nothing is flushed.
     pub(crate) fn bits(this: Option<Self>) -> u16 {
         this.map_or(0, |r| 0x8000 | (r.op as u16) << 8 | r.kind as u16)
     }
 
     pub(crate) fn from_bits(bits: u16) -> Option<Self> {
-        (bits & 0x8000 != 0).then(|| Reduction {
+        (bits & 0x8000 != 0).then(|| BulkReduction {
             op: RMW[usize::from(bits >> 8 & 0x7f) % RMW.len()],
             kind: KINDS[usize::from(bits & 0xff) % KINDS.len()],
             flushes: false,
@@ -64,7 +64,7 @@ impl Reduction {
             _ => return Err(LowerError::Unsupported),
         };
         let op = Self::operation(m)?;
-        Ok(Reduction {
+        Ok(BulkReduction {
             op,
             kind,
             flushes: false,
@@ -100,7 +100,7 @@ impl Reduction {
             Rmw::Add => kind != AtomicKind::S64,
             _ => true,
         };
-        fits.then_some(Reduction {
+        fits.then_some(BulkReduction {
             op,
             kind,
             flushes: element == MapElement::F32Ftz,
@@ -115,7 +115,7 @@ fn value(bytes: &[u8]) -> u64 {
 }
 
 /// Reduces global memory at `addr`, which the window holds, by `bytes`.
-pub(crate) fn reduce_global(window: Window, addr: u64, bytes: &[u8], r: Reduction) {
+pub(crate) fn reduce_global(window: Window, addr: u64, bytes: &[u8], r: BulkReduction) {
     let size = r.kind.size() as usize;
     for (n, element) in bytes.chunks_exact(size).enumerate() {
         let at = addr + (n * size) as u64;
@@ -143,7 +143,7 @@ pub(crate) fn reduce_global(window: Window, addr: u64, bytes: &[u8], r: Reductio
 }
 
 /// Reduces a block's shared memory by `bytes`.
-pub(crate) fn reduce_shared(target: &mut [u8], bytes: &[u8], r: Reduction) {
+pub(crate) fn reduce_shared(target: &mut [u8], bytes: &[u8], r: BulkReduction) {
     let size = r.kind.size() as usize;
     for (old, new) in target.chunks_exact_mut(size).zip(bytes.chunks_exact(size)) {
         let result = apply(r.op, r.kind, value(old), value(new), 0);

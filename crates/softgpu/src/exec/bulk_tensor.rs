@@ -7,7 +7,7 @@ use super::bulk_peers::{PeerCopy, deliver, other_rank};
 use super::bulk_places::{
     Direction, direction, further, global_window, in_each_block, mbarrier_place, shared_place,
 };
-use super::bulk_reduce::{Reduction, reduce_global};
+use super::bulk_reduce::{BulkReduction, reduce_global};
 use super::checks;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
@@ -77,7 +77,7 @@ fn copy<const CHECK: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst, l: usize) -> Opti
         return None;
     }
     if CHECK {
-        is_outside(ctx, i, l, &map, &found, start);
+        refuse_outside(ctx, i, l, &map, &found, start);
     }
     match i.imm & 3 {
         LOAD => load::<CHECK>(ctx, i, l, &map, &found),
@@ -163,7 +163,7 @@ fn read_map(ctx: &mut Ctx<'_>, i: &DecodedInst, l: usize) -> Option<TensorMap> {
 }
 
 /// Reports a box of which nothing is inside the tensor.
-fn is_outside(
+fn refuse_outside(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     l: usize,
@@ -298,7 +298,7 @@ fn store<const CHECK: bool>(
         false => None,
         true => {
             let op: Rmw = RMW[(i.imm >> OP_SHIFT & 15) as usize % RMW.len()];
-            let Some(reduction) = Reduction::on(op, map.element) else {
+            let Some(reduction) = BulkReduction::on(op, map.element) else {
                 let (at, element) = (ctx.rows.lane::<u64>(i.b, l), map.element);
                 let why = format!("no reduction {op:?} of elements of type {element:?}");
                 wrong(ctx, i, l, at, why);
@@ -463,7 +463,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered
         handlers_plain::<TensorCopy<false>>()
     };
     let reduction = match m.has(Word::Reduce) {
-        true => REDUCES | (Reduction::operation(m)? as u64) << OP_SHIFT,
+        true => REDUCES | (BulkReduction::operation(m)? as u64) << OP_SHIFT,
         false => 0,
     };
     let x = l.emit(h, Opd::None, shared, map, Opd::None);

@@ -42,8 +42,8 @@ pub(crate) use ordering::{
     release, synchronise, tells_host,
 };
 pub(crate) use products::{
-    ProductOperands, left_group, operand_outside, product, product_reads, products_done,
-    reads_unfenced, same_descriptor, touches_product,
+    CheckedProduct, FragmentUse, left_group, operand_outside, product, product_reads,
+    products_done, reads_unfenced, same_descriptor, touches_product,
 };
 pub(crate) use proxy::{
     begin_copy, commit_bulk, complete_copy, copies_left, copy_shared, proxy_fence, refused,

@@ -4,12 +4,12 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::checks;
-use super::cluster::{cluster_address, offset_of, rank_of};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers_plain};
 use super::lower::{Lower, Lowered, ModList, Opd, operand};
 use super::registers::each;
 use super::tags::SHARED_TAG;
+use super::tags::{cluster_address, offset_of, rank_of};
 use super::width::rows;
 
 /// `d = the address of a in the block of rank b`; of 64 bits if `WIDE`. `imm`: what generic

@@ -1,5 +1,5 @@
-//! `st.async` and `red.async`: accesses to shared memory of the cluster that an mbarrier there tells
-//! of.
+//! `st.async` and `red.async`: accesses to shared memory of the cluster, whose completion an
+//! mbarrier there reports.
 //!
 //! One is executed when it is issued. For the checks it is unordered with whatever else touches its
 //! bytes but for what is before its issue, and behind the mbarrier's phase.
@@ -8,14 +8,13 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::checks::{self, CheckedAccess};
-use super::cluster::{
-    ClusterPlace, cluster_place, in_memory_of, offset_of, reachable, shared_number,
-};
+use super::cluster::{ClusterPlace, cluster_place, in_memory_of, reachable};
 use super::cluster_mbarrier::complete_tx;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad, operand};
 use super::registers::{RowOperand, each};
+use super::tags::{offset_of, shared_number};
 use super::width::bits;
 use crate::check::Strength;
 use crate::report::{Access, AccessKind, MemSpace};

@@ -2,14 +2,14 @@
 //!
 //! A phase of it is complete when every thread of the cluster that has not exited has arrived; each
 //! then waits for it, at once or later. A thread that arrives in one phase arrives in the next only
-//! after it has waited, so what a phase tells is kept until the next is complete.
+//! after it has waited, so what a phase publishes is kept until the next is complete.
 //!
-//! Invariant: no lane is in both masks of its warp, those that have arrived in the phase at hand and
-//! those that have passed one without having waited.
+//! Invariant: no lane is in both masks of its warp: those that have arrived in the phase at hand,
+//! and those that have passed one without having waited.
 
 use std::sync::Arc;
 
-use super::barrier;
+use super::barrier_report;
 use super::ctx::{Ctx, LaunchRun};
 use super::program::Terminator;
 use super::state::{BlockState, ClusterBarrier, SplitState};
@@ -24,8 +24,8 @@ fn state<'a>(ctx: &'a mut Ctx<'_>) -> &'a mut ClusterBarrier {
     &mut block.cluster_barrier
 }
 
-/// Split `s` of the current warp arrives, at the end of block `pc`. `relaxed`: that tells nothing of
-/// what its lanes did before.
+/// Split `s` of the current warp arrives, at the end of block `pc`. `relaxed`: that publishes
+/// nothing of what its lanes did before.
 pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize, relaxed: bool) {
     let split = ctx.w().splits[s];
     let mask = split.mask;
@@ -129,8 +129,8 @@ fn publish(ctx: &mut Ctx<'_>, mask: u32, relaxed: bool) {
         return;
     };
     shadow.clocks.set_live(warp, live);
-    let told = shadow.clocks.arrival(warp, mask, relaxed);
-    crate::check::known::join(&mut state(ctx).gathering, &told);
+    let published = shadow.clocks.arrival(warp, mask, relaxed);
+    crate::check::known::join(&mut state(ctx).gathering, &published);
 }
 
 /// With checks: lanes of a warp get to know what a phase tells.
@@ -143,7 +143,7 @@ fn learn(block: &mut BlockState, warp: usize, mask: u32, opened: &Arc<KnownBlock
 }
 
 fn report(ctx: &mut Ctx<'_>, pc: u32, lanes: u32, note: String) {
-    let function = barrier::function_of(ctx);
+    let function = barrier_report::function_of(ctx);
     let warp = ctx.warp as u32;
-    barrier::report(ctx, function, pc, warp, lanes.trailing_zeros(), note);
+    barrier_report::report(ctx, function, pc, warp, lanes.trailing_zeros(), note);
 }

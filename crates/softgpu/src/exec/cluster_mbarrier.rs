@@ -3,7 +3,7 @@
 use super::checks;
 use super::cluster::in_memory_of;
 use super::ctx::{Ctx, DecodedInst};
-use super::mbarrier::MbarrierState;
+use super::mbarrier_state::MbarrierState;
 
 /// What a lane does to an mbarrier from afar.
 #[derive(Debug, Clone, Copy, Default)]

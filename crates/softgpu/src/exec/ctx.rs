@@ -18,7 +18,6 @@ use rustc_hash::FxHashMap;
 
 use super::check_order::CheckOrder;
 use super::checks::LaunchCheck;
-use super::cluster::ClusterState;
 use super::launch::LaunchSpec;
 use super::product::Product;
 use super::program::{
@@ -27,6 +26,7 @@ use super::program::{
 use super::registers::{
     ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
 };
+use super::state::ClusterState;
 use super::state::{BlockState, WarpState};
 use super::wgmma_sums::GroupProduct;
 use crate::check::{CheckOptions, UNKNOWN_SITE};

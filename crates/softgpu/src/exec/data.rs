@@ -7,12 +7,12 @@ use super::basics::{
     Byte1, Copy64, FromLocal, FromParam, FromShared, High16, High32, Narrow, Narrow8, Narrow16,
     SelectLane, ToShared, copy, logic,
 };
-use super::cluster::rank_of;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, handlers_plain};
 use super::layout::VariableSpace;
 use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad, pack_into};
 use super::registers::PredOperand;
+use super::tags::rank_of;
 use super::tags::{LOCAL_TAG, NO_TAG, SHARED_TAG, TAG_MASK, tag};
 use super::width::{bits, rows};
 

@@ -9,7 +9,7 @@
 //! 2512.07004, with the smallest exponent of a grid and the signs of zeros taken from recordings of
 //! an H200 (`docs/software-device.md`).
 
-use super::mma::{Accumulator, MAX_MN, MmaElement};
+use super::mma_types::{Accumulator, MAX_MN, MmaElement};
 use super::scalar::RoundMode;
 use super::scalar::float::narrow;
 use super::scalar::half::{F16, Overflow};

@@ -15,10 +15,11 @@ use std::time::Duration;
 use super::block;
 use super::check_order::{BlockEnd, CheckOrder};
 use super::checks;
-use super::cluster::{self, ClusterState};
+use super::cluster_turns;
 use super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::launch::{LaunchSpec, LaunchStats};
 use super::state::BlockState;
+use super::state::ClusterState;
 use super::warp::WarpStop;
 use crate::lock::lock;
 use crate::report::{ExecutionPoint, Fault, FaultKind};
@@ -102,7 +103,7 @@ impl GridRun {
                 {
                     break;
                 }
-                cluster::start(&mut ctx, n);
+                cluster_turns::start(&mut ctx, n);
             } else {
                 let Some(b) = lock(&self.aside).pop_front() else {
                     break;
@@ -110,7 +111,7 @@ impl GridRun {
                 self.aside_count.fetch_sub(1, Ordering::Relaxed);
                 (ctx.block, ctx.cluster) = b;
             }
-            let stop = cluster::run(&mut ctx, || self.lend_a_thread());
+            let stop = cluster_turns::run(&mut ctx, || self.lend_a_thread());
             if stop == WarpStop::Yielded && self.launch.is_stopped() {
                 self.note_stopped(&ctx.block);
                 if let Some(cluster) = &mut ctx.cluster {

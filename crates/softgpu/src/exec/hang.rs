@@ -11,7 +11,7 @@
 
 use super::checks;
 use super::ctx::{Ctx, LaunchRun};
-use super::mbarrier::MbarrierState;
+use super::mbarrier_state::MbarrierState;
 use super::program::{Callee, CodeBlock, Terminator};
 use super::state::{FailedWait, HangWatch, SplitState};
 use crate::report::{ExecutionPoint, Fault, FaultKind};
@@ -105,7 +105,7 @@ pub(crate) fn visit(ctx: &mut Ctx<'_>, b: &CodeBlock) {
             continue;
         };
         alive |= changes_something(opcode);
-        // Special registers are read by moves; a clock is told from others by its cost alone, so
+        // Special registers are read by moves; a clock differs from others by its cost alone, so
         // every loop with such a move is given the time.
         timed |= opcode.starts_with("mov") && opcode.ends_with("64");
     }

@@ -1,24 +1,26 @@
 //! Mbarriers: phases that end when all arrivals and all bytes of transactions are there.
 //!
-//! An mbarrier is eight bytes: arrivals still pending (20 bits), arrivals of a phase (20), bytes of
-//! transactions still pending (22, signed), and the parity of the phase (the highest bit).
+//! An mbarrier is eight bytes ([`MbarrierState`]).
 //!
-//! Elsewhere: who initialised one, and what is waited for ([`super::state::MbarrierBook`]); checks
-//! ([`super::checks`]); blocks that wait in vain ([`super::hang`]).
+//! Elsewhere: the initialising thread of each, and what is waited for
+//! ([`super::state::MbarrierBook`]); checks ([`super::checks`]); blocks that wait in
+//! vain ([`super::hang`]).
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, inside};
 use super::checks::{self, CheckedAccess, MbarrierStep};
-use super::cluster::{ClusterPlace, cluster_place, offset_of, reachable, shared_number};
+use super::cluster::{ClusterPlace, cluster_place, reachable};
 use super::cluster_mbarrier::{RemoteArrival, arrive};
 use super::ctx::{Ctx, DecodedInst};
 use super::landing::{attach, land_of_barrier};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, LTerm, Lower, LowerError, Lowered, ModList, Opd, bad, operand};
+use super::mbarrier_state::{MbarrierState, raw};
 use super::registers::{LANES, PredOperand, each};
 use super::state::FailedWait;
+use super::tags::{offset_of, shared_number};
 use crate::report::{Access, AccessKind, FaultKind, MemSpace};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,51 +77,6 @@ const RELAXED: u64 = 1 << 33;
 const NO_COMPLETE: u64 = 1 << 34;
 /// Bytes of transactions that an mbarrier counts, in either direction.
 const MOST_BYTES: i64 = (1 << 20) - 1;
-
-/// What the eight bytes of an mbarrier say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MbarrierState {
-    pub(crate) pending: i64,
-    pub(crate) expected: i64,
-    pub(crate) bytes: i64,
-    pub(crate) parity: u64,
-}
-
-impl MbarrierState {
-    pub(crate) fn unpack(v: u64) -> Self {
-        MbarrierState {
-            pending: (v & 0xf_ffff) as i64,
-            expected: (v >> 20 & 0xf_ffff) as i64,
-            bytes: ((v << 2) as i64) >> 42,
-            parity: v >> 63,
-        }
-    }
-    pub(crate) fn pack(self) -> u64 {
-        (self.pending as u64 & 0xf_ffff)
-            | ((self.expected as u64 & 0xf_ffff) << 20)
-            | ((self.bytes as u64 & 0x3f_ffff) << 40)
-            | (self.parity << 63)
-    }
-    /// The state after a change, and whether that ends the phase: nothing more is pending.
-    pub(crate) fn settled(mut self) -> (Self, bool) {
-        let ends = self.pending <= 0 && self.bytes == 0;
-        if ends {
-            self.parity ^= 1;
-            self.pending = self.expected;
-        }
-        (self, ends)
-    }
-    /// The mbarrier at an offset inside the block's shared memory.
-    pub(crate) fn at(ctx: &Ctx<'_>, at: u32) -> Self {
-        Self::unpack(raw(ctx, at))
-    }
-}
-
-fn raw(ctx: &Ctx<'_>, at: u32) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&ctx.block.shared[at as usize..at as usize + 8]);
-    u64::from_le_bytes(bytes)
-}
 
 /// Writes the mbarrier at `at`, whose phase ends if nothing more is pending.
 fn put(ctx: &mut Ctx<'_>, at: u32, s: MbarrierState) {

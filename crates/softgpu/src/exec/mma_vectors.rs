@@ -29,13 +29,15 @@ use super::registers::LANES;
 mod elements;
 mod grid;
 
-use elements::{deal_out, load4, load8, low4, spread_flat, spread_rows, store4, store8, transpose};
+pub(crate) use elements::MAX_REGISTERS;
+pub(crate) use grid::OutOfReach;
+
+use elements::{
+    MAX_VECTORS, deal_out, load4, load8, low4, spread_flat, spread_rows, store4, store8, transpose,
+    words,
+};
 use grid::{Grid, doubles, exponents, largest_of, safe_halves, saturated};
 
-/// Registers of a fragment at most.
-pub(crate) const MAX_REGISTERS: usize = 8;
-/// Vectors of A or B at most.
-const MAX_VECTORS: usize = 64;
 /// Steps of sums in f16 at most.
 const MAX_HALF_STEPS: usize = 16;
 /// Vectors of C at most.
@@ -57,19 +59,6 @@ pub(crate) struct VectorProduct<'a> {
     rule: DotRule,
     /// Whether C is added when all steps have been.
     c_last: bool,
-}
-
-/// Sums that are accumulated as they are, whose grid is not in reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OutOfReach;
-
-/// Words that an element of A or B becomes: floating point one, integers a half.
-fn words(element: MmaElement, elements: usize) -> usize {
-    if element.is_float() {
-        elements
-    } else {
-        elements / 2
-    }
 }
 
 /// Whether elements of the type are spread here.
@@ -533,8 +522,8 @@ struct Factors<'a> {
     from: usize,
 }
 
-/// Rows of steps: a vector of columns or several.
-type Rows<'a, const ACROSS: usize> = &'a [[[u32; 8]; ACROSS]];
+/// StepRows of steps: a vector of columns or several.
+type StepRows<'a, const ACROSS: usize> = &'a [[[u32; 8]; ACROSS]];
 
 impl<'a> Factors<'a> {
     /// The elements of A that a row multiplies by, and their exponents, in groups of N.
@@ -556,7 +545,7 @@ impl<'a> Factors<'a> {
     fn right_rows<const ACROSS: usize>(
         &self,
         steps: usize,
-    ) -> (Rows<'a, ACROSS>, Rows<'a, ACROSS>) {
+    ) -> (StepRows<'a, ACROSS>, StepRows<'a, ACROSS>) {
         let of =
             |all: &'a [[u32; 8]; MAX_VECTORS]| &all.as_chunks::<ACROSS>().0[self.from..][..steps];
         (of(self.right), of(self.e_right))

@@ -3,8 +3,8 @@
 //! A block begins with as many registers for each warp as its kernel has at entry. That number is
 //! known if the kernel says it (`.maxnreg`) or says how many blocks of which size are to run at
 //! once (`.minnctapersm` with `.maxntid` or `.reqntid`); in other kernels NVIDIA's assembler
-//! ignores the instruction, and so does this device. Registers here are in threads: a warp takes 32 times
-//! as many. A warp that asks for more waits until others have given back enough.
+//! ignores the instruction, and so does this device. Registers here are those of a thread: a warp
+//! takes 32 times as many. A warp that asks for more waits until others have given back enough.
 
 use fercuda_ptx::ast::{Directive, Imm, Inst as Tree, Operand as Ast, PtxFunction};
 use fercuda_ptx::words::Word;

@@ -1,4 +1,4 @@
-//! What atomics make of a value in memory.
+//! New values that atomics give a word in memory.
 
 use super::scalar::RoundMode;
 use super::scalar::float::{self, Extremum};

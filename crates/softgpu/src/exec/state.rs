@@ -198,7 +198,7 @@ pub(crate) struct MbarrierOrigin {
     pub(crate) arrivals: u32,
     /// Phases that have ended.
     pub(crate) phases: u64,
-    /// Bytes that the phase at hand was told to expect.
+    /// Bytes that were added to what the phase at hand expects.
     pub(crate) expected_bytes: i64,
 }
 
@@ -300,6 +300,9 @@ pub(crate) struct ClusterBarrier {
     pub(crate) opened: Arc<KnownBlocks>,
 }
 
+/// Warps of a warpgroup, which form a product together.
+pub(crate) const GROUP_WARPS: usize = 4;
+
 /// A block in execution. Can be suspended and resumed.
 #[derive(Debug, Default)]
 pub(crate) struct BlockState {
@@ -334,4 +337,42 @@ pub(crate) enum SplitOutcome {
     Choose,
     Yield(u32),
     Trouble,
+}
+
+/// A cluster in execution.
+#[derive(Debug, Default)]
+#[expect(
+    clippy::vec_box,
+    reason = "each changes places with the context's block, which is a box"
+)]
+pub(crate) struct ClusterState {
+    /// By rank.
+    pub(super) blocks: Vec<Box<BlockState>>,
+    /// The rank of the block at work.
+    pub(super) current: usize,
+    /// Bit `rank`: the block has ended.
+    pub(super) ended: u32,
+}
+
+impl ClusterState {
+    /// The block of `rank`, if it is another than the one at work.
+    pub(crate) fn peer(&mut self, rank: u32) -> Option<&mut BlockState> {
+        let is_current = rank as usize == self.current;
+        let found = self.blocks.get_mut(rank as usize);
+        found.filter(|_| !is_current).map(|block| &mut **block)
+    }
+
+    /// All blocks but the one at work.
+    pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut BlockState> {
+        let current = self.current;
+        let others = self.blocks.iter_mut().enumerate();
+        others
+            .filter(move |(rank, _)| *rank != current)
+            .map(|(_, block)| &mut **block)
+    }
+
+    /// Whether the block of `rank` has ended.
+    pub(crate) fn has_ended(&self, rank: u32) -> bool {
+        self.ended >> rank & 1 != 0
+    }
 }

@@ -22,3 +22,30 @@ pub(crate) fn tag(space: Word) -> Option<u64> {
         _ => return None,
     })
 }
+
+/// Where the rank, plus one, begins in an address of shared memory of a cluster.
+pub(crate) const RANK_SHIFT: u32 = 24;
+/// The offset in an address of shared memory of a cluster.
+pub(crate) const CLUSTER_OFFSET: u32 = (1 << RANK_SHIFT) - 1;
+
+/// The number of a generic or shared address in shared memory; `None` if it lies elsewhere.
+pub(crate) fn shared_number(address: u64) -> Option<u32> {
+    let is_shared =
+        address & TAG_MASK == SHARED_TAG && (address & !TAG_MASK) >> 32 == 0 || address >> 32 == 0;
+    is_shared.then_some(address as u32)
+}
+
+/// An address of `.shared::cluster`: `at` in the block of `rank`.
+pub(crate) fn cluster_address(rank: u32, at: u32) -> u32 {
+    (rank.min(0xfe) + 1) << RANK_SHIFT | at & CLUSTER_OFFSET
+}
+
+/// The offset of an address of `.shared::cluster` in whichever block's shared memory it is in.
+pub(crate) fn offset_of(address: u32) -> u32 {
+    address & CLUSTER_OFFSET
+}
+
+/// The rank that an address of `.shared::cluster` names; `None` if it is the executing block's.
+pub(crate) fn rank_of(address: u32) -> Option<u32> {
+    (address >> RANK_SHIFT).checked_sub(1)
+}

@@ -1,10 +1,10 @@
-//! Which bytes of a tensor a box covers, row by row, and where they lie in shared memory.
+//! Rows of a box of a tensor: the bytes that each covers, and where they lie in shared memory.
 //!
 //! A row is the innermost dimension of a box, or a pixel's channels of an im2col copy. Rows lie one
 //! behind the other in shared memory, as if nothing were outside of the tensor, each at a line of
 //! the swizzle's span if there is one; then the swizzle exchanges chunks, by the address in shared
-//! memory. What no manual says was recorded on an H200 (driver 580.159.04): where rows shorter than
-//! the span lie, what a fill of NaN is, and what becomes of elements of `tf32` and of flushed types.
+//! memory. What no manual says was recorded on an H200 (driver 580.159.04): where rows shorter
+//! than the span lie, what a fill of NaN is, and what becomes of `tf32` and of flushed types.
 
 use crate::tensor_map::{MAX_RANK, MapElement, MapMode, Swizzle, TensorMap};
 
@@ -179,8 +179,8 @@ pub(crate) fn fill(map: &TensorMap, row: &mut [u8]) {
     }
 }
 
-/// What a copy into shared memory makes of elements of `tf32`: they are rounded, and each NaN is one
-/// and the same. Subnormal numbers of flushed types stay as they are.
+/// What a copy into shared memory makes of elements of `tf32`: they are rounded, and each NaN is
+/// the same one. Subnormal numbers of flushed types stay as they are.
 pub(crate) fn convert(element: MapElement, bytes: &mut [u8]) {
     const NAN: u32 = 0x7fff_e000;
     if !matches!(element, MapElement::Tf32 | MapElement::Tf32Ftz) {

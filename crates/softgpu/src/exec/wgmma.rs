@@ -11,7 +11,7 @@
 use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::checks::{self, ProductOperands};
+use super::checks::{self, CheckedProduct};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain, handlers_with_vectors};
 use super::lower::{Ext, InstRole, LTerm, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -20,13 +20,11 @@ use super::mma::{BitOp, FragmentLayout, Mma};
 use super::mma_vectors::{MAX_REGISTERS, Registers};
 use super::registers::{LANES, PredOperand, RowOperand};
 use super::rendezvous::whole_warp;
-use super::state::{Split, SplitOutcome, SplitState};
+use super::state::{GROUP_WARPS, Split, SplitOutcome, SplitState};
 use super::wgmma_layout::{MajorOrder, MatrixDescriptor, load_core};
 use super::wgmma_sums::{BlockFragments, GroupProduct};
 use crate::report::{Access, AccessKind, MemSpace};
 
-/// Warps that form a product together.
-pub(crate) const GROUP_WARPS: usize = 4;
 /// Rows of A that a warp has.
 const WARP_ROWS: u32 = 16;
 
@@ -138,7 +136,7 @@ fn check(ctx: &mut Ctx<'_>, i: &DecodedInst, p: &GroupProduct) -> u32 {
     if let Some(a) = &a {
         checks::same_descriptor(ctx, i, a);
     }
-    let operands = ProductOperands {
+    let operands = CheckedProduct {
         a: a.map(|a| a[first]),
         b: b[first],
         product: (i.imm >> 32) as u32,

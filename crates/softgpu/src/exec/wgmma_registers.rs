@@ -12,21 +12,12 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::assign::RegisterUse;
-use super::checks;
+use super::checks::{self, FragmentUse};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers_plain};
 use super::lower::{Ext, InstRole, LInst, LTerm, Lower, Opd, PredRef, VirtualReg};
 
-/// What a register of a product is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum FragmentUse {
-    /// Of the sums, which the product writes.
-    Sums,
-    /// Of A, which it reads.
-    Factor,
-}
-
-/// Groups of products that are told apart by their age.
+/// Groups of products that are distinguished by their age.
 const OLDEST: u8 = 9;
 
 /// A register of a product that may be under way.

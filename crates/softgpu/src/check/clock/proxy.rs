@@ -1,5 +1,5 @@
-//! What the asynchronous proxy may see: accesses behind a proxy fence, and its own operations that
-//! are complete.
+//! Accesses that the asynchronous proxy may see: those behind a proxy fence, and its own operations
+//! that are complete.
 //!
 //! Both are known, passed on and learned like accesses of threads: a block's number with a mark
 //! stands for them among the blocks that a thread knows of. What is known of `block` with

@@ -217,8 +217,8 @@ pub(crate) fn peer(
     allowed
 }
 
-/// Checks an asynchronous access to the memory of the block of `rank`, which may be the own one, and
-/// has the mbarrier at `bar` there tell of it. Returns whether it may be made.
+/// Checks an asynchronous access to the memory of the block of `rank`, which may be the own
+/// one, and has the mbarrier at `bar` there report it. Returns whether it may be made.
 pub(crate) fn asynchronous(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -263,8 +263,8 @@ pub(crate) fn asynchronous(
     if let Some(target) = target
         && let Some(theirs) = target.shadow.as_mut()
     {
-        let told = theirs.clocks.completes(bar, block, actor, time);
-        target.mbarriers.gather(bar, &told);
+        let known = theirs.clocks.completes(bar, block, actor, time);
+        target.mbarriers.gather(bar, &known);
     }
     true
 }
@@ -413,9 +413,9 @@ pub(crate) fn peer_mbarrier(
             theirs.remote.leave(word, now, |was| knows.is_behind(was));
         }
         if releases {
-            let told = shadow.clocks.told(warp, 1 << lane);
-            theirs.clocks.receive(at, &told);
-            peer.mbarriers.gather(at, &told);
+            let known = shadow.clocks.published(warp, 1 << lane);
+            theirs.clocks.receive(at, &known);
+            peer.mbarriers.gather(at, &known);
         }
     }
     match wrong {

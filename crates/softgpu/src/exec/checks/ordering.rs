@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::cluster::{offset_of, rank_of};
 use super::super::ctx::Ctx;
 use super::super::registers::{LANES, each};
 use super::super::state::PendingCopy;
 use super::super::tags::SHARED_TAG;
+use super::super::tags::{offset_of, rank_of};
 use super::begin::shadow;
 use crate::check::clock::WarpClocks;
 
@@ -124,9 +124,9 @@ fn acquire_afar(ctx: &mut Ctx<'_>, lanes: u32, number: u32) {
     let warp = ctx.warp;
     if let Some(rank) = rank_of(number)
         && let Some((own, theirs)) = both_clocks(ctx, rank)
-        && let Some(told) = theirs.offered(offset_of(number))
+        && let Some(known) = theirs.offered(offset_of(number))
     {
-        own.learns(warp, lanes, &told);
+        own.learns(warp, lanes, &known);
     }
 }
 
@@ -137,13 +137,13 @@ fn release_afar(ctx: &mut Ctx<'_>, lanes: u32, number: u32, published: Published
     let Some((own, theirs)) = both_clocks(ctx, rank) else {
         return;
     };
-    let told = match published {
+    let known = match published {
         Published::Fenced => own.told_fenced(warp, lanes),
-        Published::All => Some(own.told(warp, lanes)),
+        Published::All => Some(own.published(warp, lanes)),
         Published::AllNear => None,
     };
-    if let Some(told) = told {
-        theirs.receive(offset_of(number), &told);
+    if let Some(known) = known {
+        theirs.receive(offset_of(number), &known);
     }
 }
 

@@ -3,10 +3,9 @@
 
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each};
+use super::super::state::GROUP_WARPS;
 use super::super::state::{IssuedProduct, PendingProduct};
-use super::super::wgmma::GROUP_WARPS;
 use super::super::wgmma_layout::MatrixDescriptor;
-use super::super::wgmma_registers::FragmentUse;
 use super::found::{found, report};
 use super::members;
 use super::proxy::actor;
@@ -14,6 +13,15 @@ use super::site::ThreadFinding;
 use crate::check::asynchronous::{AsyncShadow, MetCopy, products_complete};
 use crate::check::shared::{ProxyFinding, SharedFinding, SharedRecord};
 use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
+
+/// What a register of a product is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FragmentUse {
+    /// Of the sums, which the product writes.
+    Sums,
+    /// Of A, which it reads.
+    Factor,
+}
 
 /// Bytes of a row of a core of a matrix.
 const ROW_BYTES: u32 = 16;
@@ -100,7 +108,7 @@ pub(crate) fn reads_unfenced(ctx: &mut Ctx<'_>, i: &DecodedInst, pc: u32) {
 }
 
 /// The operands of a product in shared memory.
-pub(crate) struct ProductOperands {
+pub(crate) struct CheckedProduct {
     /// Descriptors, of A if it is not in registers.
     pub(crate) a: Option<u64>,
     pub(crate) b: u64,
@@ -110,7 +118,7 @@ pub(crate) struct ProductOperands {
 
 /// Checks a product before it is formed, and takes it down; its number among what the asynchronous
 /// proxy does.
-pub(crate) fn product(ctx: &mut Ctx<'_>, i: &DecodedInst, operands: &ProductOperands) -> u32 {
+pub(crate) fn product(ctx: &mut Ctx<'_>, i: &DecodedInst, operands: &CheckedProduct) -> u32 {
     let pc = global_pc(ctx, i);
     let function = std::ptr::from_ref(ctx.code) as usize;
     let products = &mut ctx.w().products;
@@ -235,7 +243,7 @@ pub(crate) fn products_done(ctx: &mut Ctx<'_>, groups: u32) {
 }
 
 /// Checks that four warps execute one product with the same descriptors.
-fn together(ctx: &mut Ctx<'_>, i: &DecodedInst, pc: u32, operands: &ProductOperands) {
+fn together(ctx: &mut Ctx<'_>, i: &DecodedInst, pc: u32, operands: &CheckedProduct) {
     let warp = ctx.warp;
     let first = warp / GROUP_WARPS * GROUP_WARPS;
     let warps = ctx.block.warps.len();

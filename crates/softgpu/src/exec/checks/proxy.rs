@@ -43,7 +43,7 @@ pub(crate) fn begin_copy(
     }
 }
 
-/// The mbarrier at `at` is about to be told that copy `number`, which a lane has issued, is
+/// The mbarrier at `at` is about to be notified that copy `number`, which a lane has issued, is
 /// complete. A wait for it is behind the copy, and what its thread did before.
 pub(crate) fn complete_copy(ctx: &mut Ctx<'_>, lane: usize, at: u32, number: u32) {
     let warp = ctx.warp;

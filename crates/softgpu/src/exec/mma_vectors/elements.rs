@@ -12,8 +12,21 @@ use std::arch::x86_64::{
 };
 
 use super::super::mma::MmaElement;
-use super::{MAX_REGISTERS, MAX_VECTORS, words};
 use crate::exec::registers::LANES;
+
+/// Registers of a fragment at most.
+pub(crate) const MAX_REGISTERS: usize = 8;
+/// Vectors of A or B at most.
+pub(super) const MAX_VECTORS: usize = 64;
+
+/// Words that an element of A or B becomes: floating point one, integers a half.
+pub(super) fn words(element: MmaElement, elements: usize) -> usize {
+    if element.is_float() {
+        elements
+    } else {
+        elements / 2
+    }
+}
 
 /// Spreads registers in the layout of `mma.sync`: each holds four words of eight rows, those of
 /// the next eight rows in the next register if there are `groups` of two. If `halved`, the lower

@@ -17,9 +17,12 @@ use std::arch::x86_64::{
 };
 
 use super::super::dot::{DotRule, NO_TERM};
-use super::OutOfReach;
 use super::elements::load8;
 use super::elements::store8;
+
+/// Sums that are accumulated as they are, whose grid is not in reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutOfReach;
 
 /// Eight elements' grids, see [`super::super::dot`].
 pub(super) struct Grid {
