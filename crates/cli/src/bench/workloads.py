@@ -177,6 +177,9 @@ def throughput():
                     allocate(ctypes.byref(address), size(chance.randrange(256, 1 << 20)), stream)
                     free(address, stream)
                     counts[number] += 1
+                    # A stream that lags behind would hold ever more memory not freed yet.
+                    if counts[number] % 32 == 0:
+                        call("cuStreamSynchronize", stream)
                 call("cuStreamSynchronize", stream)
                 call("cuStreamDestroy_v2", stream)
             except Failed as error:
