@@ -67,7 +67,7 @@ struct Epilogue {
           residual_column(column_stride(residual_shape)),
           scale(scale) {}
 
-    __device__ __forceinline__ RESULT of(ACC value, u64 row, u64 column) const {
+    __device__ __forceinline__ ACC before_rounding(ACC value, u64 row, u64 column) const {
 #if IS_SCALED
         value = value * (ACC)scale;
 #endif
@@ -79,6 +79,11 @@ struct Epilogue {
             value += (ACC)Computed<RESULT>::load(
                 residual[(i64)row * residual_row + (i64)column * residual_column]);
         }
+        return value;
+    }
+
+    __device__ __forceinline__ RESULT of(ACC value, u64 row, u64 column) const {
+        value = before_rounding(value, row, column);
         return Computed<RESULT>::store((typename Computed<RESULT>::type)value);
     }
 

@@ -1,0 +1,234 @@
+// Instructions of sm_90a: mbarriers, copies by tensor maps, products of warpgroups, and clusters.
+#pragma once
+#include "common.cuh"
+
+// What cuTensorMapEncodeTiled writes: where a tensor is, and the box that a copy moves.
+struct __align__(64) TensorMap {
+    u64 words[16];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* place) {
+    return (u32)__cvta_generic_to_shared(place);
+}
+
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Waits for all threads of the cluster, and publishes what each wrote.
+__device__ __forceinline__ void sync_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+// Waits for the threads of one of the barriers 1 to 15.
+__device__ __forceinline__ void sync_some(u32 barrier, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// An mbarrier: a phase ends when the expected arrivals have come, and the bytes that they announced.
+struct Barrier {
+    u64 state;
+
+    __device__ __forceinline__ void start(u32 arrivals) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&state)),
+                     "r"(arrivals)
+                     : "memory");
+    }
+
+    // Arrives, and announces bytes that copies bring.
+    __device__ __forceinline__ void expect(u32 bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         shared_address(&state)),
+                     "r"(bytes)
+                     : "memory");
+    }
+
+    // Arrives at the barrier at this place of a block of the cluster.
+    __device__ __forceinline__ void arrive_at(u32 rank) {
+        asm volatile("{\n"
+                     ".reg .b32 there;\n"
+                     "mapa.shared::cluster.u32 there, %0, %1;\n"
+                     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                     "}" ::"r"(shared_address(&state)),
+                     "r"(rank)
+                     : "memory");
+    }
+
+    __device__ __forceinline__ void arrive() {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&state))
+                     : "memory");
+    }
+
+    // Waits until the phase of that parity has ended.
+    template <bool OF_CLUSTER>
+    __device__ __forceinline__ void wait(u32 parity) {
+        const u32 place = shared_address(&state);
+        u32 is_over;
+        do {
+            if (OF_CLUSTER) {
+                asm volatile("{\n"
+                             ".reg .pred over;\n"
+                             "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, "
+                             "[%1], %2;\n"
+                             "selp.u32 %0, 1, 0, over;\n"
+                             "}"
+                             : "=r"(is_over)
+                             : "r"(place), "r"(parity)
+                             : "memory");
+            } else {
+                asm volatile("{\n"
+                             ".reg .pred over;\n"
+                             "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                             "selp.u32 %0, 1, 0, over;\n"
+                             "}"
+                             : "=r"(is_over)
+                             : "r"(place), "r"(parity)
+                             : "memory");
+            }
+        } while (is_over == 0);
+    }
+};
+
+// Makes initialised barriers known to the cluster and to copies.
+__device__ __forceinline__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Orders what this thread wrote to shared memory before copies that follow.
+__device__ __forceinline__ void publish_to_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Copies a box of three dimensions to shared memory; its bytes arrive at `barrier`.
+__device__ __forceinline__ void load_box(void* to, const TensorMap& map, Barrier& barrier, int x,
+                                         int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+                     shared_address(to)),
+                 "l"(&map), "r"(shared_address(&barrier.state)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+// The same, to this place of each block of the cluster whose bit is set.
+__device__ __forceinline__ void load_box_to_all(void* to, const TensorMap& map, Barrier& barrier,
+                                                u16 blocks, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+                 "l"(&map), "r"(shared_address(&barrier.state)), "r"(x), "r"(y), "r"(z),
+                 "h"(blocks)
+                 : "memory");
+}
+
+// Copies a box from shared memory, of the part inside the tensor.
+__device__ __forceinline__ void store_box(const TensorMap& map, const void* from, int x, int y,
+                                          int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
+                 " [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+                 "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+__device__ __forceinline__ void commit_stores() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until this thread's stores have read shared memory.
+__device__ __forceinline__ void wait_for_reads_of_stores() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Registers of each thread of a warpgroup, which all its warps change.
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+__device__ __forceinline__ void begin_products() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void commit_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING>
+__device__ __forceinline__ void wait_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// Describes a factor in shared memory, in lines of 128 bytes whose chunks of 16 are swizzled by the
+// line's number, eight lines after eight. Parts of 64 elements across the depth, of a factor whose
+// lines go along them, are `part` bytes apart.
+__device__ __forceinline__ u64 factor_of(const void* place, u32 part) {
+    const u64 first = (shared_address(place) & 0x3ffff) >> 4;
+    return first | (u64)(part >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
+#define REGISTERS_8(d, at)                                                                \
+    "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]),        \
+        "+f"(d[at + 5]), "+f"(d[at + 6]), "+f"(d[at + 7])
+#define REGISTERS_32(d, at)                                                               \
+    REGISTERS_8(d, at), REGISTERS_8(d, at + 8), REGISTERS_8(d, at + 16), REGISTERS_8(d, at + 24)
+#define NAMES_0_31                                                                         \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                               \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_32_63                                                                        \
+    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                    \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_64_95                                                                        \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                    \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_96_127                                                                       \
+    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"        \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+// sums += left * right, or = where `adds` is 0, of 64 rows, COLUMNS columns and a depth of 16.
+// Thread t of the warpgroup has, at 4 j + 2 h + i, row t / 32 * 16 + t % 32 / 4 + 8 h of column
+// 8 j + t % 4 * 2 + i. The sums are there once the group was waited for.
+template <typename T, int WIDTH>
+struct WarpgroupProduct;
+
+#define DEFINE_WARPGROUP_PRODUCT(T, type, columns, names, registers, factors, adds_at, last)    \
+    template <>                                                                            \
+    struct WarpgroupProduct<T, columns> {                                                  \
+        template <int LEFT_ACROSS, int RIGHT_ACROSS>                                       \
+        static __device__ __forceinline__ void multiply(float (&d)[columns / 2], u64 left, \
+                                                        u64 right, u32 adds) {             \
+            asm volatile("{\n"                                                             \
+                         ".reg .pred adds;\n"                                              \
+                         "setp.ne.b32 adds, " adds_at ", 0;\n"                             \
+                         "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "."  \
+                         type " {" names "}, " factors ", adds, 1, 1, " last ";\n"         \
+                         "}"                                                               \
+                         : registers                                                       \
+                         : "l"(left), "l"(right), "r"(adds), "n"(LEFT_ACROSS),             \
+                           "n"(RIGHT_ACROSS)                                               \
+                         : "memory");                                                      \
+        }                                                                                  \
+    };
+#define REGISTERS_64(d) REGISTERS_32(d, 0), REGISTERS_32(d, 32)
+#define REGISTERS_96(d) REGISTERS_64(d), REGISTERS_32(d, 64)
+#define REGISTERS_128(d) REGISTERS_96(d), REGISTERS_32(d, 96)
+#define DEFINE_WARPGROUP_PRODUCTS(T, type)                                                     \
+    DEFINE_WARPGROUP_PRODUCT(T, type, 64, NAMES_0_31, REGISTERS_32(d, 0), "%32, %33", "%34", \
+                             "%35, %36")                                                   \
+    DEFINE_WARPGROUP_PRODUCT(T, type, 128, NAMES_0_31 NAMES_32_63, REGISTERS_64(d),        \
+                             "%64, %65", "%66", "%67, %68")                                \
+    DEFINE_WARPGROUP_PRODUCT(T, type, 192, NAMES_0_31 NAMES_32_63 NAMES_64_95,             \
+                             REGISTERS_96(d), "%96, %97", "%98", "%99, %100")              \
+    DEFINE_WARPGROUP_PRODUCT(T, type, 256, NAMES_0_31 NAMES_32_63 NAMES_64_95 NAMES_96_127, \
+                             REGISTERS_128(d), "%128, %129", "%130", "%131, %132")
+
+DEFINE_WARPGROUP_PRODUCTS(Half, "f16")
+DEFINE_WARPGROUP_PRODUCTS(Bfloat, "bf16")

@@ -1,0 +1,294 @@
+// Matrix products of 16-bit floats by warpgroups, on sm_90a. A block goes over tiles of ROWS by
+// COLUMNS of the result: one warpgroup copies tiles of both factors by tensor maps, STAGES ahead,
+// to shared memory; WARPGROUPS others multiply, each its share of the rows. The results leave
+// through shared memory, by a map, while the factors of the next tile come.
+//
+// CLUSTER blocks, 1 or 2, have tiles below each other, and each copies half of the right factor's
+// tile to both. A block whose tile would be below the result multiplies the last one again and
+// stores nothing.
+//
+// Shared memory has lines of 64 elements, along the depth (LEFT_ALONG_K, RIGHT_ALONG_K) or across
+// it; the latter in parts of 64 elements, each DEPTH lines.
+//
+// It is the design of CUTLASS's persistent warp-specialised kernels (NVIDIA, sm_90).
+#include "epilogue.cuh"
+#include "fragments.cuh"
+#include "hopper.cuh"
+
+#define DEPTH 64
+#define LINE 64
+#define THREADS (128 * (WARPGROUPS + 1))
+#define OWN_ROWS (ROWS / WARPGROUPS)
+// Products of 64 rows that a warpgroup has.
+#define PIECES (OWN_ROWS / 64)
+#define LEFT_BYTES (ROWS * DEPTH * 2)
+#define RIGHT_BYTES (COLUMNS * DEPTH * 2)
+#define PART_BYTES (DEPTH * LINE * 2)
+// Columns of the right factor's tile that each block of a cluster copies.
+#define SHARE (COLUMNS / CLUSTER)
+
+struct Tile {
+    u64 row, column;
+    u32 batch;
+    bool is_stored;
+};
+
+// A tile by its number: strips of STRIP clusters' rows, and in each by columns.
+__device__ __forceinline__ Tile tile_of(u32 number, u32 down, u32 across, u32 rank, u64 rows) {
+    const u32 of_batch = down * across;
+    const u32 batch = number / of_batch, in_batch = number - batch * of_batch;
+    const u32 strip = in_batch / (STRIP * across), in_strip = in_batch - strip * STRIP * across;
+    const u32 left_down = down - strip * STRIP;
+    const u32 height = left_down < STRIP ? left_down : STRIP;
+    const u64 row = ((u64)(strip * STRIP + in_strip % height) * CLUSTER + rank) * ROWS;
+    const bool is_stored = row < rows;
+    return Tile{is_stored ? row : (rows - 1) / ROWS * ROWS, (u64)(in_strip / height) * COLUMNS,
+                batch, is_stored};
+}
+
+struct Shared {
+    Barrier full[STAGES], empty[STAGES];
+};
+
+// The place of a part of a factor, none of whose boxes is outside altogether.
+__device__ __forceinline__ int inside(u64 first, u64 extent) {
+    return (int)(first < extent ? first : 0);
+}
+
+__device__ __forceinline__ void copy_factors(u8* stages, Shared& shared, const TensorMap& left_map,
+                                             const TensorMap& right_map, u32 left_batched,
+                                             u32 right_batched, u64 rows, u64 columns, u64 depth,
+                                             u32 down, u32 across, u32 tiles, u32 rank) {
+    u32 stage = 0, parity = 1;
+    for (u32 number = blockIdx.x / CLUSTER; number < tiles; number += gridDim.x / CLUSTER) {
+        const Tile tile = tile_of(number, down, across, rank, rows);
+        const int left_z = left_batched ? tile.batch : 0, right_z = right_batched ? tile.batch : 0;
+        for (u64 k = 0; k < depth; k += DEPTH) {
+            Barrier& full = shared.full[stage];
+            shared.empty[stage].wait<(CLUSTER > 1)>(parity);
+            full.expect(LEFT_BYTES + RIGHT_BYTES);
+            u8* const left = stages + stage * (LEFT_BYTES + RIGHT_BYTES);
+            u8* const right = left + LEFT_BYTES;
+            if (LEFT_ALONG_K) {
+                load_box(left, left_map, full, (int)k, (int)tile.row, left_z);
+            } else {
+#pragma unroll
+                for (u32 part = 0; part < ROWS / LINE; part++) {
+                    load_box(left + part * PART_BYTES, left_map, full,
+                             inside(tile.row + part * LINE, rows), (int)k, left_z);
+                }
+            }
+            const u64 column = tile.column + (CLUSTER > 1 ? rank * SHARE : 0);
+            u8* const own = right + (CLUSTER > 1 ? rank * SHARE * DEPTH * 2 : 0);
+#pragma unroll
+            for (u32 part = 0; part < (RIGHT_ALONG_K ? 1 : SHARE / LINE); part++) {
+                const int across_at = inside(column + part * LINE, columns);
+                const int x = RIGHT_ALONG_K ? (int)k : across_at;
+                const int y = RIGHT_ALONG_K ? across_at : (int)k;
+                if (CLUSTER > 1) {
+                    load_box_to_all(own + part * PART_BYTES, right_map, full,
+                                    (u16)((1 << CLUSTER) - 1), x, y, right_z);
+                } else {
+                    load_box(own + part * PART_BYTES, right_map, full, x, y, right_z);
+                }
+            }
+            stage = stage == STAGES - 1 ? 0 : stage + 1;
+            parity ^= stage == 0;
+        }
+    }
+}
+
+// Sums of a warpgroup's rows of a tile.
+struct Sums {
+    float of[PIECES][COLUMNS / 2];
+};
+
+// Adds the products along the depth; slots of factors are free again behind those that read them.
+__device__ __forceinline__ void multiply_tile(Sums& sums, u8* stages, Shared& shared, u64 depth,
+                                              u32 own, u32& stage, u32& parity) {
+    u32 last = 0;
+    const bool is_first_thread = threadIdx.x % 128 == 0;
+    for (u64 k = 0; k < depth; k += DEPTH) {
+        shared.full[stage].wait<(CLUSTER > 1)>(parity);
+        u8* const left = stages + stage * (LEFT_BYTES + RIGHT_BYTES);
+        u8* const right = left + LEFT_BYTES;
+        begin_products();
+#pragma unroll
+        for (u32 step = 0; step < DEPTH / 16; step++) {
+            // 16 elements along a line are 32 bytes, and 16 lines are 2048.
+            const u64 b = factor_of(right + step * (RIGHT_ALONG_K ? 32 : 2048), PART_BYTES);
+#pragma unroll
+            for (u32 piece = 0; piece < PIECES; piece++) {
+                const u32 first = own * OWN_ROWS + piece * 64;
+                const u64 a = factor_of(left + first * DEPTH * 2 + step * (LEFT_ALONG_K ? 32 : 2048),
+                                        PART_BYTES);
+                WarpgroupProduct<ELEMENT, COLUMNS>::multiply<!LEFT_ALONG_K, !RIGHT_ALONG_K>(
+                    sums.of[piece], a, b, k > 0 || step > 0);
+            }
+        }
+        commit_products();
+        if (k > 0) {
+            wait_for_products<1>();
+            if (CLUSTER > 1) {
+                if (threadIdx.x % 128 < CLUSTER) {
+                    shared.empty[last].arrive_at(threadIdx.x % 128);
+                }
+            } else if (is_first_thread) {
+                shared.empty[last].arrive();
+            }
+        }
+        last = stage;
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+    wait_for_products<0>();
+    if (CLUSTER > 1) {
+        if (threadIdx.x % 128 < CLUSTER) shared.empty[last].arrive_at(threadIdx.x % 128);
+    } else if (is_first_thread) {
+        shared.empty[last].arrive();
+    }
+}
+
+// Two neighbours of a row, whose first column is even, before they are rounded.
+__device__ __forceinline__ float2 finished(const Epilogue& epilogue, float low, float high, u64 row,
+                                           u64 column, u64 rows, u64 columns) {
+    float values[2] = {low, high};
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        if (row >= rows || column + i >= columns) continue;
+        values[i] = epilogue.before_rounding(values[i], row, column + i);
+    }
+    return make_float2(values[0], values[1]);
+}
+
+#if IS_MAPPED
+// Stores 64 rows, STAGED columns at a time, through shared memory that the warpgroup has alone.
+__device__ __forceinline__ void store_piece(const float (&sums)[COLUMNS / 2], u8* staged,
+                                            const TensorMap& map, const Epilogue& epilogue, u64 row,
+                                            u64 column, int batch, u64 rows, u64 columns,
+                                            u32 barrier) {
+    const u32 thread = threadIdx.x % 128, lane = thread % 32;
+    // The line to which this lane gives an address, and its chunk of two.
+    const u32 line = thread / 32 * 16 + lane % 16;
+#pragma unroll
+    for (u32 first = 0; first < COLUMNS; first += STAGED) {
+        if (thread == 0) wait_for_reads_of_stores();
+        sync_some(barrier, 128);
+#pragma unroll
+        for (u32 j = 0; j < STAGED / 16; j++) {
+            u32 words[4];
+#pragma unroll
+            for (u32 at = 0; at < 4; at++) {
+                const u32 from = first / 2 + j * 8 + at * 2;
+                float2 both = make_float2(sums[from], sums[from + 1]);
+#if !IS_PLAIN
+                both = finished(epilogue, both.x, both.y, row + thread / 32 * 16 + lane / 4 + at % 2 * 8,
+                                column + first + j * 16 + at / 2 * 8 + lane % 4 * 2, rows, columns);
+#endif
+                words[at] = TensorCore<ELEMENT>::pair(both.x, both.y);
+            }
+            const u32 chunk = j * 2 + lane / 16;
+            u8* const to = staged + chunk / 8 * (64 * LINE * 2) + line * (LINE * 2) +
+                           (chunk % 8 ^ line % 8) * 16;
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                             shared_address(to)),
+                         "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                         : "memory");
+        }
+        publish_to_copies();
+        sync_some(barrier, 128);
+        if (thread == 0) {
+#pragma unroll
+            for (u32 part = 0; part < STAGED / LINE; part++) {
+                const u64 at = column + first + part * LINE;
+                if (at < columns && row < rows) {
+                    store_box(map, staged + part * (64 * LINE * 2), (int)at, (int)row, batch);
+                }
+            }
+            commit_stores();
+        }
+    }
+}
+#else
+__device__ __forceinline__ void store_piece(const float (&sums)[COLUMNS / 2],
+                                            const Epilogue& epilogue, u64 row, u64 column, u64 rows,
+                                            u64 columns) {
+    const u32 thread = threadIdx.x % 128, lane = thread % 32;
+    const u32 own_row = thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (u32 at = 0; at < COLUMNS / 2; at++) {
+        const u64 r = row + own_row + at / 2 % 2 * 8, c = column + at / 4 * 8 + lane % 4 * 2 + at % 2;
+        if (r < rows && c < columns) epilogue.store(sums[at], r, c);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    warpgroup(const __grid_constant__ TensorMap left_map,
+              const __grid_constant__ TensorMap right_map, const __grid_constant__ TensorMap to_map,
+              RESULT* to, const Shape to_shape, const ELEMENT* __restrict__ bias, i64 bias_stride,
+              const RESULT* residual, const Shape residual_shape, double scale, u64 depth,
+              u32 left_batched, u32 right_batched, u32 down, u32 across, u32 tiles) {
+    extern __shared__ __align__(1024) u8 dynamic[];
+    __shared__ Shared shared;
+    // Patterns of 1024 bytes begin at multiples of that.
+    u8* const stages = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+    const u64 rows = to_shape.extents[DIMS - 2], columns = to_shape.extents[DIMS - 1];
+    const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+    const u32 group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        prefetch_map(left_map);
+        prefetch_map(right_map);
+        for (u32 stage = 0; stage < STAGES; stage++) {
+            shared.full[stage].start(1);
+            shared.empty[stage].start(WARPGROUPS * CLUSTER);
+        }
+        publish_barriers();
+    }
+    if (CLUSTER > 1) {
+        sync_cluster();
+    } else {
+        __syncthreads();
+    }
+    if (group == 0) {
+#if WARPGROUPS > 1
+        give_registers<40>();
+#endif
+        if (threadIdx.x == 0) {
+            copy_factors(stages, shared, left_map, right_map, left_batched, right_batched, rows,
+                         columns, depth, down, across, tiles, rank);
+        }
+    } else {
+#if WARPGROUPS > 1
+        take_registers<232>();
+#endif
+        const u32 own = group - 1;
+        u32 stage = 0, parity = 0;
+        for (u32 number = blockIdx.x / CLUSTER; number < tiles; number += gridDim.x / CLUSTER) {
+            const Tile tile = tile_of(number, down, across, rank, rows);
+            Sums sums;
+            multiply_tile(sums, stages, shared, depth, own, stage, parity);
+            if (!tile.is_stored) continue;
+            const Batch batch(tile.batch, to_shape, to_shape, to_shape, residual_shape);
+            const Epilogue epilogue(to, to_shape, bias, bias_stride, residual, residual_shape,
+                                    scale, batch);
+#pragma unroll
+            for (u32 piece = 0; piece < PIECES; piece++) {
+                const u64 row = tile.row + own * OWN_ROWS + piece * 64;
+#if IS_MAPPED
+                u8* const staged = stages + STAGES * (LEFT_BYTES + RIGHT_BYTES) +
+                                   own * (64 * STAGED * 2);
+                store_piece(sums.of[piece], staged, to_map, epilogue, row, tile.column, tile.batch,
+                            rows, columns, 1 + own);
+#else
+                store_piece(sums.of[piece], epilogue, row, tile.column, rows, columns);
+#endif
+            }
+        }
+#if IS_MAPPED
+        if (threadIdx.x % 128 == 0) wait_for_reads_of_stores();
+#endif
+    }
+    // The other block may still copy to this one's memory, and arrive at its barriers.
+    if (CLUSTER > 1) sync_cluster();
+}
