@@ -11,6 +11,20 @@ __device__ __forceinline__ u32 shared_address(const void* place) {
     return (u32)__cvta_generic_to_shared(place);
 }
 
+// The same place in a block of the cluster.
+__device__ __forceinline__ u32 shared_address_of(const void* place, u32 rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(place)), "r"(rank));
+    return there;
+}
+
+// Stores 16 bytes in the shared memory of a block of the cluster.
+__device__ __forceinline__ void store_four(u32 there, float4 four) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(four.x),
+                 "f"(four.y), "f"(four.z), "f"(four.w)
+                 : "memory");
+}
+
 __device__ __forceinline__ u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -47,12 +61,13 @@ struct Barrier {
                      : "memory");
     }
 
-    // Arrives at the barrier at this place of a block of the cluster.
+    // Arrives at the barrier at this place of a block of the cluster. What this thread wrote is not
+    // published to that block: a release to the cluster costs more than the products of a slot.
     __device__ __forceinline__ void arrive_at(u32 rank) {
         asm volatile("{\n"
                      ".reg .b32 there;\n"
                      "mapa.shared::cluster.u32 there, %0, %1;\n"
-                     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                     "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                      "}" ::"r"(shared_address(&state)),
                      "r"(rank)
                      : "memory");

@@ -10,6 +10,9 @@
 // Shared memory has lines of 64 elements, along the depth (LEFT_ALONG_K, RIGHT_ALONG_K) or across
 // it; the latter in parts of 64 elements, each DEPTH lines.
 //
+// SPLIT blocks of a cluster, instead, have parts of the depth of one tile, none of them empty. Each
+// sends the others their columns' sums, and adds those of its own, in the blocks' order.
+//
 // It is the design of CUTLASS's persistent warp-specialised kernels (NVIDIA, sm_90).
 #include "epilogue.cuh"
 #include "fragments.cuh"
@@ -18,7 +21,13 @@
 #define DEPTH 64
 #define LINE 64
 #define THREADS (128 * (WARPGROUPS + 1))
+// With IN_TURNS each of two warpgroups has every second tile, and one multiplies while the other
+// stores; else they share the rows of each.
+#if IN_TURNS
+#define OWN_ROWS ROWS
+#else
 #define OWN_ROWS (ROWS / WARPGROUPS)
+#endif
 // Products of 64 rows that a warpgroup has.
 #define PIECES (OWN_ROWS / 64)
 #define LEFT_BYTES (ROWS * DEPTH * 2)
@@ -26,6 +35,11 @@
 #define PART_BYTES (DEPTH * LINE * 2)
 // Columns of the right factor's tile that each block of a cluster copies.
 #define SHARE (COLUMNS / CLUSTER)
+// Blocks that have one tile, or tiles below each other.
+#define BLOCKS (CLUSTER * SPLIT)
+
+// Columns of a tile that a block stores.
+#define OWN_COLUMNS (COLUMNS / SPLIT)
 
 struct Tile {
     u64 row, column;
@@ -48,6 +62,25 @@ __device__ __forceinline__ Tile tile_of(u32 number, u32 down, u32 across, u32 ra
 
 struct Shared {
     Barrier full[STAGES], empty[STAGES];
+#if IN_TURNS
+    Barrier turns[2];
+#endif
+};
+
+// Where a role is in the ring of slots.
+struct Slot {
+    u32 stage, parity;
+
+    __device__ __forceinline__ void next() {
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+
+    __device__ __forceinline__ void skip(u32 steps) {
+        const u32 to = stage + steps;
+        stage = to % STAGES;
+        parity ^= to / STAGES & 1;
+    }
 };
 
 // The place of a part of a factor, none of whose boxes is outside altogether.
@@ -57,17 +90,19 @@ __device__ __forceinline__ int inside(u64 first, u64 extent) {
 
 __device__ __forceinline__ void copy_factors(u8* stages, Shared& shared, const TensorMap& left_map,
                                              const TensorMap& right_map, u32 left_batched,
-                                             u32 right_batched, u64 rows, u64 columns, u64 depth,
-                                             u32 down, u32 across, u32 tiles, u32 rank) {
-    u32 stage = 0, parity = 1;
-    for (u32 number = blockIdx.x / CLUSTER; number < tiles; number += gridDim.x / CLUSTER) {
+                                             u32 right_batched, u64 rows, u64 columns,
+                                             u32 first_step, u32 last_step, u32 down, u32 across,
+                                             u32 tiles, u32 rank) {
+    Slot slot = {0, 1};
+    for (u32 number = blockIdx.x / BLOCKS; number < tiles; number += gridDim.x / BLOCKS) {
         const Tile tile = tile_of(number, down, across, rank, rows);
         const int left_z = left_batched ? tile.batch : 0, right_z = right_batched ? tile.batch : 0;
-        for (u64 k = 0; k < depth; k += DEPTH) {
-            Barrier& full = shared.full[stage];
-            shared.empty[stage].wait<(CLUSTER > 1)>(parity);
+        for (u32 step = first_step; step < last_step; step++) {
+            const u32 k = step * DEPTH;
+            Barrier& full = shared.full[slot.stage];
+            shared.empty[slot.stage].wait<(CLUSTER > 1)>(slot.parity);
             full.expect(LEFT_BYTES + RIGHT_BYTES);
-            u8* const left = stages + stage * (LEFT_BYTES + RIGHT_BYTES);
+            u8* const left = stages + slot.stage * (LEFT_BYTES + RIGHT_BYTES);
             u8* const right = left + LEFT_BYTES;
             if (LEFT_ALONG_K) {
                 load_box(left, left_map, full, (int)k, (int)tile.row, left_z);
@@ -92,8 +127,7 @@ __device__ __forceinline__ void copy_factors(u8* stages, Shared& shared, const T
                     load_box(own + part * PART_BYTES, right_map, full, x, y, right_z);
                 }
             }
-            stage = stage == STAGES - 1 ? 0 : stage + 1;
-            parity ^= stage == 0;
+            slot.next();
         }
     }
 }
@@ -103,14 +137,23 @@ struct Sums {
     float of[PIECES][COLUMNS / 2];
 };
 
-// Adds the products along the depth; slots of factors are free again behind those that read them.
-__device__ __forceinline__ void multiply_tile(Sums& sums, u8* stages, Shared& shared, u64 depth,
-                                              u32 own, u32& stage, u32& parity) {
+// Says that this warpgroup has read a slot, to the blocks that copy to it.
+__device__ __forceinline__ void release(Barrier& empty) {
+    const u32 thread = threadIdx.x % 128;
+    if (CLUSTER > 1) {
+        if (thread < CLUSTER) empty.arrive_at(thread);
+    } else if (thread == 0) {
+        empty.arrive();
+    }
+}
+
+// Adds the products along the depth; slots are free again behind the products that read them.
+__device__ __forceinline__ void multiply_tile(Sums& sums, u8* stages, Shared& shared, u32 steps,
+                                              u32 first_row, Slot& slot) {
     u32 last = 0;
-    const bool is_first_thread = threadIdx.x % 128 == 0;
-    for (u64 k = 0; k < depth; k += DEPTH) {
-        shared.full[stage].wait<(CLUSTER > 1)>(parity);
-        u8* const left = stages + stage * (LEFT_BYTES + RIGHT_BYTES);
+    for (u32 at = 0; at < steps; at++) {
+        shared.full[slot.stage].wait<false>(slot.parity);
+        u8* const left = stages + slot.stage * (LEFT_BYTES + RIGHT_BYTES);
         u8* const right = left + LEFT_BYTES;
         begin_products();
 #pragma unroll
@@ -119,35 +162,78 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, u8* stages, Shared& sh
             const u64 b = factor_of(right + step * (RIGHT_ALONG_K ? 32 : 2048), PART_BYTES);
 #pragma unroll
             for (u32 piece = 0; piece < PIECES; piece++) {
-                const u32 first = own * OWN_ROWS + piece * 64;
-                const u64 a = factor_of(left + first * DEPTH * 2 + step * (LEFT_ALONG_K ? 32 : 2048),
+                const u32 row = first_row + piece * 64;
+                const u64 a = factor_of(left + row * DEPTH * 2 + step * (LEFT_ALONG_K ? 32 : 2048),
                                         PART_BYTES);
                 WarpgroupProduct<ELEMENT, COLUMNS>::multiply<!LEFT_ALONG_K, !RIGHT_ALONG_K>(
-                    sums.of[piece], a, b, k > 0 || step > 0);
+                    sums.of[piece], a, b, at > 0 || step > 0);
             }
         }
         commit_products();
-        if (k > 0) {
+        if (at > 0) {
             wait_for_products<1>();
-            if (CLUSTER > 1) {
-                if (threadIdx.x % 128 < CLUSTER) {
-                    shared.empty[last].arrive_at(threadIdx.x % 128);
-                }
-            } else if (is_first_thread) {
-                shared.empty[last].arrive();
+            release(shared.empty[last]);
+        }
+        last = slot.stage;
+        slot.next();
+    }
+#if IN_TURNS
+    // The other warpgroup's products may queue behind these.
+    if (threadIdx.x % 128 == 0) shared.turns[2 - threadIdx.x / 128].arrive();
+#endif
+    wait_for_products<0>();
+    release(shared.empty[last]);
+}
+
+#if SPLIT > 1
+// Leaves the sums of this block's columns, of all blocks' parts of the depth, at the beginning of
+// `sums`. Each thread sends those that threads of its number need, in memory whose factors all have
+// read.
+__device__ __forceinline__ void combine(Sums& sums, u8* stages, u32 own, u32 rank) {
+    const u32 each = OWN_COLUMNS / 2, thread = own * 128 + threadIdx.x % 128;
+    float4* const received = reinterpret_cast<float4*>(stages);
+    sync_cluster();
+#pragma unroll
+    for (u32 to = 0; to < SPLIT; to++) {
+        if (to == rank) continue;
+        const u32 there = shared_address_of(stages, to);
+#pragma unroll
+        for (u32 piece = 0; piece < PIECES; piece++) {
+#pragma unroll
+            for (u32 at = 0; at < each / 4; at++) {
+                const float* from = sums.of[piece] + to * each + at * 4;
+                const float4 four = make_float4(from[0], from[1], from[2], from[3]);
+                const u32 place = ((rank * PIECES + piece) * (each / 4) + at) * (WARPGROUPS * 128);
+                store_four(there + (place + thread) * 16, four);
             }
         }
-        last = stage;
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-        parity ^= stage == 0;
     }
-    wait_for_products<0>();
-    if (CLUSTER > 1) {
-        if (threadIdx.x % 128 < CLUSTER) shared.empty[last].arrive_at(threadIdx.x % 128);
-    } else if (is_first_thread) {
-        shared.empty[last].arrive();
+    sync_cluster();
+#pragma unroll
+    for (u32 piece = 0; piece < PIECES; piece++) {
+#pragma unroll
+        for (u32 at = 0; at < each / 4; at++) {
+            float total[4] = {};
+#pragma unroll
+            for (u32 from = 0; from < SPLIT; from++) {
+                const u32 place = ((from * PIECES + piece) * (each / 4) + at) * (WARPGROUPS * 128);
+                float4 four;
+                if (from == rank) {
+                    const float* mine = sums.of[piece] + from * each + at * 4;
+                    four = make_float4(mine[0], mine[1], mine[2], mine[3]);
+                } else {
+                    four = received[place + thread];
+                }
+                total[0] += four.x, total[1] += four.y, total[2] += four.z, total[3] += four.w;
+            }
+            // Of the first block these are its own sums, which are read; of another one, sums that
+            // were sent.
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) sums.of[piece][at * 4 + i] = total[i];
+        }
     }
 }
+#endif
 
 // Two neighbours of a row, whose first column is even, before they are rounded.
 __device__ __forceinline__ float2 finished(const Epilogue& epilogue, float low, float high, u64 row,
@@ -163,7 +249,7 @@ __device__ __forceinline__ float2 finished(const Epilogue& epilogue, float low, 
 
 #if IS_MAPPED
 // Stores 64 rows, STAGED columns at a time, through shared memory that the warpgroup has alone.
-__device__ __forceinline__ void store_piece(const float (&sums)[COLUMNS / 2], u8* staged,
+__device__ __forceinline__ void store_piece(const float* sums, u8* staged,
                                             const TensorMap& map, const Epilogue& epilogue, u64 row,
                                             u64 column, int batch, u64 rows, u64 columns,
                                             u32 barrier) {
@@ -171,7 +257,7 @@ __device__ __forceinline__ void store_piece(const float (&sums)[COLUMNS / 2], u8
     // The line to which this lane gives an address, and its chunk of two.
     const u32 line = thread / 32 * 16 + lane % 16;
 #pragma unroll
-    for (u32 first = 0; first < COLUMNS; first += STAGED) {
+    for (u32 first = 0; first < OWN_COLUMNS; first += STAGED) {
         if (thread == 0) wait_for_reads_of_stores();
         sync_some(barrier, 128);
 #pragma unroll
@@ -210,13 +296,12 @@ __device__ __forceinline__ void store_piece(const float (&sums)[COLUMNS / 2], u8
     }
 }
 #else
-__device__ __forceinline__ void store_piece(const float (&sums)[COLUMNS / 2],
-                                            const Epilogue& epilogue, u64 row, u64 column, u64 rows,
+__device__ __forceinline__ void store_piece(const float* sums, const Epilogue& epilogue, u64 row, u64 column, u64 rows,
                                             u64 columns) {
     const u32 thread = threadIdx.x % 128, lane = thread % 32;
     const u32 own_row = thread / 32 * 16 + lane / 4;
 #pragma unroll
-    for (u32 at = 0; at < COLUMNS / 2; at++) {
+    for (u32 at = 0; at < OWN_COLUMNS / 2; at++) {
         const u64 r = row + own_row + at / 2 % 2 * 8, c = column + at / 4 * 8 + lane % 4 * 2 + at % 2;
         if (r < rows && c < columns) epilogue.store(sums[at], r, c);
     }
@@ -234,54 +319,81 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // Patterns of 1024 bytes begin at multiples of that.
     u8* const stages = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
     const u64 rows = to_shape.extents[DIMS - 2], columns = to_shape.extents[DIMS - 1];
-    const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+    const u32 rank = BLOCKS > 1 ? cluster_rank() : 0;
     const u32 group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
         prefetch_map(left_map);
         prefetch_map(right_map);
         for (u32 stage = 0; stage < STAGES; stage++) {
             shared.full[stage].start(1);
-            shared.empty[stage].start(WARPGROUPS * CLUSTER);
+            shared.empty[stage].start((IN_TURNS ? 1 : WARPGROUPS) * CLUSTER);
         }
+#if IN_TURNS
+        shared.turns[0].start(1);
+        shared.turns[1].start(1);
+#endif
         publish_barriers();
     }
-    if (CLUSTER > 1) {
+    if (BLOCKS > 1) {
         sync_cluster();
     } else {
         __syncthreads();
     }
+    // Steps along the depth of this block.
+    const u32 all_steps = (u32)((depth + DEPTH - 1) / DEPTH);
+    const u32 of_part = (all_steps + SPLIT - 1) / SPLIT;
+    const u32 part = SPLIT > 1 ? rank : 0;
+    const u32 first_step = part * of_part;
+    const u32 last_step = first_step + of_part < all_steps ? first_step + of_part : all_steps;
+    const u32 steps = last_step - first_step;
+    const u32 below = SPLIT > 1 ? 0 : rank;
     if (group == 0) {
 #if WARPGROUPS > 1
         give_registers<40>();
 #endif
         if (threadIdx.x == 0) {
             copy_factors(stages, shared, left_map, right_map, left_batched, right_batched, rows,
-                         columns, depth, down, across, tiles, rank);
+                         columns, first_step, last_step, down, across, tiles, below);
         }
     } else {
 #if WARPGROUPS > 1
         take_registers<232>();
 #endif
         const u32 own = group - 1;
-        u32 stage = 0, parity = 0;
-        for (u32 number = blockIdx.x / CLUSTER; number < tiles; number += gridDim.x / CLUSTER) {
-            const Tile tile = tile_of(number, down, across, rank, rows);
+        Slot slot = {0, 0};
+#if IN_TURNS
+        u32 turn = 0;
+        if (own == 1 && threadIdx.x % 128 == 0) shared.turns[0].arrive();
+#endif
+        for (u32 number = blockIdx.x / BLOCKS; number < tiles; number += gridDim.x / BLOCKS) {
+#if IN_TURNS
+            if (turn++ % 2 != own) {
+                slot.skip(steps);
+                continue;
+            }
+            shared.turns[own].wait<false>((turn - 1) / 2 % 2);
+#endif
+            const Tile tile = tile_of(number, down, across, below, rows);
             Sums sums;
-            multiply_tile(sums, stages, shared, depth, own, stage, parity);
+            multiply_tile(sums, stages, shared, steps, IN_TURNS ? 0 : own * OWN_ROWS, slot);
+#if SPLIT > 1
+            combine(sums, stages, own, rank);
+#endif
             if (!tile.is_stored) continue;
             const Batch batch(tile.batch, to_shape, to_shape, to_shape, residual_shape);
             const Epilogue epilogue(to, to_shape, bias, bias_stride, residual, residual_shape,
                                     scale, batch);
 #pragma unroll
             for (u32 piece = 0; piece < PIECES; piece++) {
-                const u64 row = tile.row + own * OWN_ROWS + piece * 64;
+                const u64 row = tile.row + (IN_TURNS ? 0 : own * OWN_ROWS) + piece * 64;
 #if IS_MAPPED
                 u8* const staged = stages + STAGES * (LEFT_BYTES + RIGHT_BYTES) +
                                    own * (64 * STAGED * 2);
-                store_piece(sums.of[piece], staged, to_map, epilogue, row, tile.column, tile.batch,
-                            rows, columns, 1 + own);
+                store_piece(sums.of[piece], staged, to_map, epilogue, row,
+                            tile.column + part * OWN_COLUMNS, tile.batch, rows, columns, 1 + own);
 #else
-                store_piece(sums.of[piece], epilogue, row, tile.column, rows, columns);
+                store_piece(sums.of[piece], epilogue, row, tile.column + part * OWN_COLUMNS, rows,
+                            columns);
 #endif
             }
         }
@@ -289,6 +401,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x % 128 == 0) wait_for_reads_of_stores();
 #endif
     }
+#if SPLIT > 1
+    if (group == 0) {
+        sync_cluster();
+        sync_cluster();
+    }
+#endif
     // The other block may still copy to this one's memory, and arrive at its barriers.
     if (CLUSTER > 1) sync_cluster();
 }
