@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::parameters::pack;
 use crate::slice::{DeviceSlice, DeviceSliceMut};
 use crate::stream::Stream;
+use crate::tensor_map::TensorMap;
 
 /// Something a kernel can be passed: a number, a buffer or slice (as its
 /// address), [`ByValue`] for a structure, [`DeviceAddr`] for a bare address.
@@ -218,6 +219,14 @@ impl<'a> KernelArg<'a> {
             len: 8,
             memory: Some(memory),
             structure: None,
+        }
+    }
+
+    /// A tensor map, and the memory that it describes.
+    pub fn map(map: &'a TensorMap) -> Self {
+        Self {
+            memory: Some(map.memory()),
+            ..Self::bytes(map.bytes())
         }
     }
 

@@ -96,10 +96,17 @@ impl<'a> BoundArg<'a> {
     /// # Errors
     /// [`Error::Cuda`] if it is outside of the memory.
     pub fn argument(&self, offset: i64) -> Result<KernelArg<'a>> {
+        Ok(KernelArg::slice(self.part(offset)?))
+    }
+
+    /// The memory from the byte at an offset from the first element on.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if that is outside of it.
+    pub fn part(&self, offset: i64) -> Result<DeviceSlice<'a, u8>> {
         let at = self.first.checked_add_signed(offset);
         let at = at.and_then(|at| usize::try_from(at).ok());
-        let memory = self.memory.slice(at.unwrap_or(usize::MAX)..)?;
-        Ok(KernelArg::slice(memory))
+        Ok(self.memory.slice(at.unwrap_or(usize::MAX)..)?)
     }
 }
 

@@ -19,6 +19,8 @@
 #include "hopper.cuh"
 
 #define DEPTH 64
+// Rows of clusters' tiles whose blocks run together, to read the same columns from the cache.
+#define STRIP 8
 #define LINE 64
 #define THREADS (128 * (WARPGROUPS + 1))
 // With IN_TURNS each of two warpgroups has every second tile, and one multiplies while the other
@@ -310,7 +312,10 @@ __device__ __forceinline__ void store_piece(const float* sums, const Epilogue& e
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     warpgroup(const __grid_constant__ TensorMap left_map,
-              const __grid_constant__ TensorMap right_map, const __grid_constant__ TensorMap to_map,
+              const __grid_constant__ TensorMap right_map,
+#if IS_MAPPED
+              const __grid_constant__ TensorMap to_map,
+#endif
               RESULT* to, const Shape to_shape, const ELEMENT* __restrict__ bias, i64 bias_stride,
               const RESULT* residual, const Shape residual_shape, double scale, u64 depth,
               u32 left_batched, u32 right_batched, u32 down, u32 across, u32 tiles) {

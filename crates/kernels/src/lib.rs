@@ -8,6 +8,7 @@ mod program;
 mod rows;
 mod text;
 mod view;
+mod warpgroup;
 
 pub mod algebra;
 pub mod attention;

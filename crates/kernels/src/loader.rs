@@ -8,14 +8,18 @@ use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use fercuda_cuda::{Context, Function, Image, KernelArg, Launch, Module, Stream};
+use fercuda_cuda::{
+    Context, Function, Image, KernelArg, Launch, MapElement, Module, Stream, TensorMap,
+    TensorMapSpec,
+};
 use fercuda_jit::{ALIGN, Bindings, BoundArg, BoundNames};
 use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
+use fercuda_tensor::Dtype;
 
 use crate::error::KernelError;
-use crate::program::{NativeProgram, NativeStep, Parameter, ProgramForm};
+use crate::program::{MapParameter, NativeProgram, NativeStep, Parameter, ProgramForm};
 use crate::text::{HEADERS, KernelText};
-use crate::view::{BoundPlace, check};
+use crate::view::{BoundPlace, MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -30,6 +34,7 @@ pub struct NativeLoader {
     has_overlap: bool,
     /// Dynamic shared memory that a block may have beside 1 KiB of its kernel's own.
     most_shared_bytes: u32,
+    multiprocessors: u32,
     format: CodeFormat,
     nvrtc: OnceLock<std::result::Result<Nvrtc, Arc<NvrtcError>>>,
     modules: Mutex<HashMap<KernelText, Module>>,
@@ -53,6 +58,7 @@ impl NativeLoader {
             arch: GpuArch::new(major, minor),
             has_overlap: major >= 9,
             most_shared_bytes: device.max_shared_bytes()?.saturating_sub(1 << 10),
+            multiprocessors: device.multiprocessors()?,
             format,
             nvrtc: OnceLock::new(),
             modules: Mutex::new(HashMap::new()),
@@ -74,6 +80,7 @@ impl NativeLoader {
             let mut program = make(ProgramForm {
                 is_aligned,
                 shared_bytes: self.most_shared_bytes,
+                multiprocessors: self.multiprocessors,
             })?;
             program.check()?;
             for step in &mut program.steps {
@@ -172,7 +179,11 @@ impl NativeLoader {
         let kernel = text.file;
         let failed = |error| KernelError::Compile { kernel, error };
         let nvrtc = self.compiler().map_err(failed)?;
-        let mut source = CudaSource::new(kernel, text.source, self.arch)
+        let arch = match text.is_specific {
+            true => self.arch.specific(),
+            false => self.arch,
+        };
+        let mut source = CudaSource::new(kernel, text.source, arch)
             .output(self.format)
             .option("--std=c++17")
             .option("--device-as-default-execution-space");
@@ -278,24 +289,35 @@ fn launch(
     outputs: &[BoundArg<'_>],
     workspace: Option<BoundArg<'_>>,
 ) -> Result<()> {
+    let memory_of = |view: &MemoryView| match view.place {
+        BoundPlace::Input(at) => Some(inputs[at]),
+        BoundPlace::Output(at) => Some(outputs[at]),
+        BoundPlace::Scratch => workspace,
+    };
+    let mut maps = Vec::new();
+    for parameter in &step.parameters {
+        if let Parameter::Map(map) = parameter
+            && let Some(memory) = memory_of(&map.view)
+        {
+            maps.push(tensor_map(map, memory)?);
+        }
+    }
+    let mut maps = maps.iter();
     let mut values = Vec::with_capacity(step.parameters.len());
     for parameter in &step.parameters {
         values.push(match parameter {
             Parameter::Shape(shape) => KernelArg::bytes(bytemuck::bytes_of(shape)),
+            Parameter::Map(_) => match maps.next() {
+                Some(map) => KernelArg::map(map),
+                None => continue,
+            },
             Parameter::Address(view) | Parameter::Written(view) if view.layout.is_empty() => {
                 KernelArg::number(0u64)
             }
-            Parameter::Address(view) | Parameter::Written(view) => {
-                let memory = match view.place {
-                    BoundPlace::Input(at) => inputs[at],
-                    BoundPlace::Output(at) => outputs[at],
-                    BoundPlace::Scratch => match workspace {
-                        Some(workspace) => workspace,
-                        None => continue,
-                    },
-                };
-                memory.argument(view.offset_bytes)?
-            }
+            Parameter::Address(view) | Parameter::Written(view) => match memory_of(view) {
+                Some(memory) => memory.argument(view.offset_bytes)?,
+                None => continue,
+            },
             Parameter::U32(value) => KernelArg::number(*value),
             Parameter::U64(value) => KernelArg::number(*value),
             Parameter::F64(value) => KernelArg::number(*value),
@@ -303,6 +325,10 @@ fn launch(
     }
     let [x, y, z] = step.grid;
     let launch = Launch::new((x, y, z), step.block).shared_bytes(step.shared_bytes);
+    let launch = match step.cluster {
+        1 => launch,
+        blocks => launch.cluster(blocks),
+    };
     let launch = match step.overlaps_previous {
         true => launch.overlaps_previous(),
         false => launch,
@@ -316,6 +342,24 @@ fn launch(
         launch.run(function, stream, values.as_slice())?;
     }
     Ok(())
+}
+
+/// The map of a view in bound memory.
+fn tensor_map(map: &MapParameter, memory: BoundArg<'_>) -> Result<TensorMap> {
+    let element = match map.view.dtype() {
+        Dtype::F16 => MapElement::F16,
+        _ => MapElement::Bf16,
+    };
+    let spec = TensorMapSpec {
+        element,
+        extents: map.extents,
+        strides: map.strides,
+        boxed: map.boxed,
+    };
+    Ok(TensorMap::tiled(
+        memory.part(map.view.offset_bytes)?,
+        &spec,
+    )?)
 }
 
 impl std::fmt::Debug for NativeLoader {

@@ -11,6 +11,7 @@ use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
 use crate::view::{MemoryView, check};
+use crate::warpgroup;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -23,6 +24,8 @@ pub enum ProductKernel {
     Tensor,
     /// Of one row, by the arithmetic of threads: the right factor is read once.
     Gemv,
+    /// Of 16-bit floats, by the warpgroups of sm_90a, where all lies at multiples of 16 bytes.
+    Warpgroups,
     /// Of 16-bit floats and few rows, by tensor cores: the right factor is read once for each 16.
     Skinny,
 }
@@ -65,8 +68,8 @@ impl ProductKernel {
         };
         let (rows, columns, threads) = match self {
             Self::Threads => (64, 64, 256),
-            Self::Tensor if tiles(128) >= MANY_TILES => (128, 128, 128),
-            Self::Tensor => (64, 64, 128),
+            Self::Tensor | Self::Warpgroups if tiles(128) >= MANY_TILES => (128, 128, 128),
+            Self::Tensor | Self::Warpgroups => (64, 64, 128),
             Self::Gemv => (1, GEMV_WARPS / split, 32 * GEMV_WARPS as u32),
             // Few columns want many warps for each.
             Self::Skinny if is_right_along_k && columns <= 8192 => (16, 16, 512),
@@ -186,6 +189,12 @@ pub fn matrices(
         .residual
         .map(|view| spread(view, [*rows, *columns]));
     let residual = residual.transpose()?;
+    // Memory at any address has no tensor maps; there the other text for tensor cores is taken.
+    if kernel == ProductKernel::Warpgroups && program.is_aligned {
+        let step = warpgroup::step(program, [&left, &right, to], &epilogue, residual.as_ref())?;
+        program.push(step);
+        return Ok(());
+    }
     let name = summed(dtype);
     let is_near =
         |strides: [i64; 2], at: usize| strides[at].unsigned_abs() <= strides[1 - at].unsigned_abs();
@@ -207,7 +216,9 @@ pub fn matrices(
             ("multiply.cu", source, "multiply")
         }
         ProductKernel::Gemv => ("gemv.cu", include_str!("../cuda/gemv.cu"), "gemv"),
-        ProductKernel::Tensor => ("tensor.cu", include_str!("../cuda/tensor.cu"), "tensor"),
+        ProductKernel::Tensor | ProductKernel::Warpgroups => {
+            ("tensor.cu", include_str!("../cuda/tensor.cu"), "tensor")
+        }
         ProductKernel::Skinny => ("skinny.cu", include_str!("../cuda/skinny.cu"), "skinny"),
     };
     let mut text = KernelText::new(file, source)

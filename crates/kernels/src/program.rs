@@ -36,9 +36,23 @@ pub(crate) enum Parameter {
     Written(MemoryView),
     /// Extents and strides, as `Shape` of common.cuh.
     Shape(ShapeParameter),
+    /// A tensor map of a view.
+    Map(MapParameter),
     U32(u32),
     U64(u64),
     F64(f64),
+}
+
+/// A view of 16-bit floats as a tensor of three dimensions, of which a copy moves a box.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MapParameter {
+    pub(crate) view: MemoryView,
+    pub(crate) is_written: bool,
+    /// Elements of each dimension, the nearest first.
+    pub(crate) extents: [u64; 3],
+    /// Bytes from an element of the second and third dimension to the next.
+    pub(crate) strides: [u64; 2],
+    pub(crate) boxed: [u32; 3],
 }
 
 /// One launch.
@@ -48,6 +62,8 @@ pub(crate) struct NativeStep {
     pub(crate) function: &'static str,
     pub(crate) grid: [u32; 3],
     pub(crate) block: u32,
+    /// Neighbouring blocks that run together.
+    pub(crate) cluster: u32,
     pub(crate) shared_bytes: u32,
     /// Shared memory that a block takes where the device has it, so that fewer blocks share a
     /// multiprocessor.
@@ -66,6 +82,7 @@ impl NativeStep {
             function,
             grid: [1; 3],
             block: THREADS,
+            cluster: 1,
             shared_bytes: 0,
             wanted_shared_bytes: 0,
             parameters: Vec::new(),
@@ -132,6 +149,12 @@ impl NativeStep {
         {
             *last = Parameter::Written(view);
         }
+        self
+    }
+
+    /// A tensor map.
+    pub(crate) fn map(mut self, map: MapParameter) -> Self {
+        self.parameters.push(Parameter::Map(map));
         self
     }
 
@@ -205,6 +228,8 @@ pub struct NativeProgram {
     pub(crate) is_aligned: bool,
     /// Dynamic shared memory that a block of the device may have.
     pub(crate) most_shared_bytes: u32,
+    /// Multiprocessors of the device.
+    pub(crate) multiprocessors: u32,
 }
 
 /// What a program is made for: the memory that it is bound to, and its device.
@@ -214,6 +239,8 @@ pub struct ProgramForm {
     pub is_aligned: bool,
     /// Dynamic shared memory that a block of the device may have, beside 1 KiB of its kernel's own.
     pub shared_bytes: u32,
+    /// Multiprocessors of the device.
+    pub multiprocessors: u32,
 }
 
 impl NativeProgram {
@@ -230,6 +257,7 @@ impl NativeProgram {
             fault: None,
             is_aligned: form.is_aligned,
             most_shared_bytes: form.shared_bytes,
+            multiprocessors: form.multiprocessors,
         }
     }
 
@@ -329,6 +357,7 @@ impl NativeProgram {
             let (view, is_written) = match parameter {
                 Parameter::Address(view) => (view, false),
                 Parameter::Written(view) => (view, true),
+                Parameter::Map(map) => (&map.view, map.is_written),
                 _ => continue,
             };
             check(view.program == self.id, || {

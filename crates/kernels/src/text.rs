@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 22] = [
+pub(crate) const HEADERS: [(&str, &str); 23] = [
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     ("block_codes.cuh", include_str!("../cuda/block_codes.cuh")),
     (
@@ -25,6 +25,7 @@ pub(crate) const HEADERS: [(&str, &str); 22] = [
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("epilogue.cuh", include_str!("../cuda/epilogue.cuh")),
     ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
+    ("hopper.cuh", include_str!("../cuda/hopper.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("matrices.cuh", include_str!("../cuda/matrices.cuh")),
     ("overlap.cuh", include_str!("../cuda/overlap.cuh")),
@@ -44,6 +45,8 @@ pub(crate) struct KernelText {
     pub(crate) source: &'static str,
     pub(crate) macros: Vec<(&'static str, String)>,
     pub(crate) kernels: BTreeSet<&'static str>,
+    /// Whether it has instructions that later architectures do not.
+    pub(crate) is_specific: bool,
 }
 
 impl KernelText {
@@ -53,7 +56,14 @@ impl KernelText {
             source,
             macros: Vec::new(),
             kernels: BTreeSet::new(),
+            is_specific: false,
         }
+    }
+
+    /// Compiles it for the device's architecture alone, with all features of that.
+    pub(crate) fn specific(mut self) -> Self {
+        self.is_specific = true;
+        self
     }
 
     /// Compiles those of its kernels.
@@ -117,7 +127,7 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 41] = [
+const SOURCES: [&str; 42] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
     include_str!("../cuda/block_product.cu"),
@@ -158,6 +168,7 @@ const SOURCES: [&str; 41] = [
     include_str!("../cuda/tensor.cu"),
     include_str!("../cuda/token_attention.cu"),
     include_str!("../cuda/token_product.cu"),
+    include_str!("../cuda/warpgroup.cu"),
     include_str!("../cuda/window.cu"),
 ];
 

@@ -454,6 +454,7 @@ mod tests {
         let form = ProgramForm {
             is_aligned: true,
             shared_bytes,
+            multiprocessors: 132,
         };
         let mut program = NativeProgram::new(&inputs, &[output], form);
         let product = TokenProduct {

@@ -22,6 +22,14 @@ impl GpuArch {
         }
     }
 
+    /// The same architecture with the features that no other one has: `90a`.
+    pub fn specific(self) -> Self {
+        Self {
+            suffix: Some('a'),
+            ..self
+        }
+    }
+
     /// Reads `sm_90`, `compute_90`, `90` or, with features of this
     /// architecture alone, `90a`.
     ///

@@ -3,7 +3,7 @@
 //! Invariant: `supports` accepts a request only if the kernel computes it within the error bound
 //! of the op, and gives the reason otherwise. Elsewhere: the choice (`plan`).
 
-use fercuda_kernels::NativeProgram;
+use fercuda_kernels::{KernelError, NativeProgram, ProgramForm};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::cublaslt;
@@ -108,6 +108,13 @@ pub const KERNELS: &[KernelRow] = &[
             }
         },
         products::skinny,
+    ),
+    product(
+        "cuda.warpgroup",
+        "one after another along the depth, by 16, in one part or two",
+        "f32, by tensor cores",
+        warpgroups,
+        products::warpgroups,
     ),
     product(
         "cuda.tensor",
@@ -489,6 +496,33 @@ fn tensor_cores(request: &OpRequest<'_>) -> Result<(), String> {
         Some(Dtype::F16 | Dtype::Bf16) => compiled(request),
         Some(dtype) => Err(format!("it is of f16 and bf16, not {dtype}")),
         None => Err("a product has two factors".to_owned()),
+    }
+}
+
+/// Refuses products of few rows, or of factors that tensor maps do not describe.
+fn warpgroups(request: &OpRequest<'_>) -> Result<(), String> {
+    tensor_cores(request)?;
+    if request.arch != 90 {
+        return Err(format!(
+            "it is for sm_90, the device is sm_{}",
+            request.arch
+        ));
+    }
+    let rows = products::rows(request.op, request.operands);
+    if rows <= 16 {
+        return Err(format!("{rows} rows, it is for more than 16"));
+    }
+    // The form that an H200 would have; a smaller device has smaller tiles.
+    let form = ProgramForm {
+        is_aligned: true,
+        shared_bytes: 226 << 10,
+        multiprocessors: 132,
+    };
+    let mut program = NativeProgram::new(request.operands, request.outputs, form);
+    match products::warpgroups(request.op, &mut program) {
+        Ok(()) => Ok(()),
+        Err(KernelError::Views { what }) => Err(what),
+        Err(other) => Err(other.to_string()),
     }
 }
 

@@ -53,6 +53,11 @@ pub(crate) fn tensor(op: &OpParameters, program: &mut NativeProgram) -> RowLower
     lower(op, program, ProductKernel::Tensor)
 }
 
+/// The product by warpgroups.
+pub(crate) fn warpgroups(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    lower(op, program, ProductKernel::Warpgroups)
+}
+
 fn by_threads(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     lower(op, program, ProductKernel::Threads)
 }

@@ -26,3 +26,4 @@ mod parity;
 mod plans;
 mod refusals;
 mod views;
+mod warpgroups;

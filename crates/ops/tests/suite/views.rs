@@ -22,6 +22,7 @@ fn of(dtype: Dtype, shape: &[u64]) -> Layout {
 pub(crate) const UNLOADED: ProgramForm = ProgramForm {
     is_aligned: true,
     shared_bytes: 98 << 10,
+    multiprocessors: 132,
 };
 
 fn program(inputs: &[Layout], output: Layout) -> NativeProgram {

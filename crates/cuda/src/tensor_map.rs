@@ -1,0 +1,111 @@
+//! Tensor maps: what copies between tensors and shared memory by the copy engine of sm_90 need.
+//!
+//! Invariant: every byte of the tensor that a map describes is in the memory that it was made of.
+
+use std::sync::Arc;
+
+use fercuda_cuda_sys::types::{
+    CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+    CUtensorMapL2promotion, CUtensorMapSwizzle, c_void,
+};
+
+use crate::allocation::DeviceAllocation;
+use crate::error::{Result, call};
+use crate::slice::DeviceSlice;
+
+/// Type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MapElement {
+    /// IEEE's 16 bits.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+}
+
+impl MapElement {
+    /// Bytes of an element.
+    pub fn bytes(self) -> u64 {
+        2
+    }
+}
+
+/// Tensor of three dimensions and the box of it that one copy moves, in lines of 128 bytes whose
+/// chunks of 16 bytes are swizzled by the line's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMapSpec {
+    /// Type of the elements.
+    pub element: MapElement,
+    /// Elements of each dimension; those of the first one are neighbours.
+    pub extents: [u64; 3],
+    /// Bytes from one element of the second and the third dimension to the next, multiples of 16.
+    pub strides: [u64; 2],
+    /// Elements of the box in each dimension; 128 bytes in the first.
+    pub boxed: [u32; 3],
+}
+
+/// Tensor map, which kernels take by value as a `const __grid_constant__` parameter of 128 bytes.
+#[derive(Clone, Debug)]
+pub struct TensorMap {
+    map: CUtensorMap,
+    memory: Arc<DeviceAllocation>,
+}
+
+impl TensorMap {
+    /// A map of the tensor whose first element is that of `memory`.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) if the tensor does not end inside `memory`;
+    /// [`Error::Driver`](crate::Error::Driver) as the driver refuses: an address or a stride that
+    /// is no multiple of 16 bytes, a box of more than 256 elements along a dimension, no elements.
+    pub fn tiled(memory: DeviceSlice<'_, u8>, spec: &TensorMapSpec) -> Result<Self> {
+        let lines = [spec.extents[1], spec.extents[2]];
+        let steps = lines.iter().zip(spec.strides);
+        let steps = steps.map(|(lines, stride)| lines.saturating_sub(1).saturating_mul(stride));
+        let line = spec.extents[0].saturating_mul(spec.element.bytes());
+        let reach = steps.fold(line, u64::saturating_add);
+        let memory = memory.slice(..usize::try_from(reach).unwrap_or(usize::MAX))?;
+        let allocation = memory.allocation();
+        let driver = allocation.context().bind()?;
+        let element = match spec.element {
+            MapElement::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            MapElement::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        };
+        let mut map = CUtensorMap { opaque: [0; 16] };
+        // SAFETY: the arrays have as many elements as the rank says, the strides one less; the
+        // address is a number for the driver.
+        unsafe {
+            call!(
+                driver,
+                cuTensorMapEncodeTiled(
+                    &mut map,
+                    element,
+                    3,
+                    memory.address().0 as *mut c_void,
+                    spec.extents.as_ptr(),
+                    spec.strides.as_ptr(),
+                    spec.boxed.as_ptr(),
+                    [1; 3].as_ptr(),
+                    CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                    CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                    CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                    CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+                ),
+                "describe a tensor of {:?} elements at {}, {:?} bytes apart, in boxes of {:?}",
+                spec.extents,
+                memory.address(),
+                spec.strides,
+                spec.boxed
+            )?;
+        }
+        let memory = Arc::clone(allocation);
+        Ok(Self { map, memory })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        bytemuck::bytes_of(&self.map.opaque)
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<DeviceAllocation> {
+        &self.memory
+    }
+}
