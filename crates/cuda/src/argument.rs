@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::parameters::pack;
 use crate::slice::{DeviceSlice, DeviceSliceMut};
 use crate::stream::Stream;
-use crate::tensor_map::TensorMap;
+use crate::tensor_map::BoundTensorMap;
 
 /// Something a kernel can be passed: a number, a buffer or slice (as its
 /// address), [`ByValue`] for a structure, [`DeviceAddr`] for a bare address.
@@ -223,7 +223,7 @@ impl<'a> KernelArg<'a> {
     }
 
     /// A tensor map, and the memory that it describes.
-    pub fn map(map: &'a TensorMap) -> Self {
+    pub fn map(map: &'a BoundTensorMap) -> Self {
         Self {
             memory: Some(map.memory()),
             ..Self::bytes(map.bytes())

@@ -80,6 +80,6 @@ pub use select::{Cuda, DEVICE_VARIABLE, Select, driver};
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use staging::Staging;
 pub use stream::Stream;
-pub use tensor_map::{MapElement, TensorMap, TensorMapSpec};
+pub use tensor_map::{BoundTensorMap, TensorMapElement, TensorMapSpec};
 pub use transfer::{CopyScope, Transfer};
 pub use vmm::{PhysicalMemory, VirtualRange};

@@ -15,14 +15,14 @@ use crate::slice::DeviceSlice;
 
 /// Type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MapElement {
+pub enum TensorMapElement {
     /// IEEE's 16 bits.
     F16,
     /// The upper half of an f32.
     Bf16,
 }
 
-impl MapElement {
+impl TensorMapElement {
     /// Bytes of an element.
     pub fn bytes(self) -> u64 {
         2
@@ -34,7 +34,7 @@ impl MapElement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMapSpec {
     /// Type of the elements.
-    pub element: MapElement,
+    pub element: TensorMapElement,
     /// Elements of each dimension; those of the first one are neighbours.
     pub extents: [u64; 3],
     /// Bytes from one element of the second and the third dimension to the next, multiples of 16.
@@ -45,12 +45,12 @@ pub struct TensorMapSpec {
 
 /// Tensor map, which kernels take by value as a `const __grid_constant__` parameter of 128 bytes.
 #[derive(Clone, Debug)]
-pub struct TensorMap {
+pub struct BoundTensorMap {
     map: CUtensorMap,
     memory: Arc<DeviceAllocation>,
 }
 
-impl TensorMap {
+impl BoundTensorMap {
     /// A map of the tensor whose first element is that of `memory`.
     ///
     /// # Errors
@@ -67,8 +67,8 @@ impl TensorMap {
         let allocation = memory.allocation();
         let driver = allocation.context().bind()?;
         let element = match spec.element {
-            MapElement::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            MapElement::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            TensorMapElement::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            TensorMapElement::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         };
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: the arrays have as many elements as the rank says, the strides one less; the

@@ -1,6 +1,7 @@
 //! Kernels in CUDA C++, and the launches that they need. See the README.
 #![deny(unsafe_code)]
 
+mod epilogue;
 mod error;
 mod loader;
 mod loops;

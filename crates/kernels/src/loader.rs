@@ -9,7 +9,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fercuda_cuda::{
-    Context, Function, Image, KernelArg, Launch, MapElement, Module, Stream, TensorMap,
+    BoundTensorMap, Context, Function, Image, KernelArg, Launch, Module, Stream, TensorMapElement,
     TensorMapSpec,
 };
 use fercuda_jit::{ALIGN, Bindings, BoundArg, BoundNames};
@@ -345,10 +345,10 @@ fn launch(
 }
 
 /// The map of a view in bound memory.
-fn tensor_map(map: &MapParameter, memory: BoundArg<'_>) -> Result<TensorMap> {
+fn tensor_map(map: &MapParameter, memory: BoundArg<'_>) -> Result<BoundTensorMap> {
     let element = match map.view.dtype() {
-        Dtype::F16 => MapElement::F16,
-        _ => MapElement::Bf16,
+        Dtype::F16 => TensorMapElement::F16,
+        _ => TensorMapElement::Bf16,
     };
     let spec = TensorMapSpec {
         element,
@@ -356,7 +356,7 @@ fn tensor_map(map: &MapParameter, memory: BoundArg<'_>) -> Result<TensorMap> {
         strides: map.strides,
         boxed: map.boxed,
     };
-    Ok(TensorMap::tiled(
+    Ok(BoundTensorMap::tiled(
         memory.part(map.view.offset_bytes)?,
         &spec,
     )?)

@@ -6,8 +6,8 @@
 
 use fercuda_tensor::Layout;
 
+use crate::epilogue::{Activation, ProductEpilogue};
 use crate::error::KernelError;
-use crate::multiply::{Activation, ProductEpilogue};
 use crate::program::{MapParameter, NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
 use crate::view::{MemoryView, check};
