@@ -1,4 +1,4 @@
-//! What is done to each element of a matrix product, as `epilogue.cuh` does it.
+//! Epilogue of a matrix product: what `epilogue.cuh` does to each element.
 
 use crate::view::MemoryView;
 
