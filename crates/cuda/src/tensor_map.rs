@@ -29,8 +29,8 @@ impl TensorMapElement {
     }
 }
 
-/// Tensor of three dimensions and the box of it that one copy moves, in lines of 128 bytes whose
-/// chunks of 16 bytes are swizzled by the line's number.
+/// Tensor of three dimensions and the box of it that one copy moves. In shared memory lines of 128,
+/// 64 and 32 bytes have their chunks of 16 bytes swizzled by the number of 128 bytes, others do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMapSpec {
     /// Type of the elements.
@@ -39,7 +39,7 @@ pub struct TensorMapSpec {
     pub extents: [u64; 3],
     /// Bytes from one element of the second and the third dimension to the next, multiples of 16.
     pub strides: [u64; 2],
-    /// Elements of the box in each dimension; 128 bytes in the first.
+    /// Elements of the box in each dimension.
     pub boxed: [u32; 3],
 }
 
@@ -70,6 +70,13 @@ impl BoundTensorMap {
             TensorMapElement::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             TensorMapElement::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         };
+        let line = u64::from(spec.boxed[0]).saturating_mul(spec.element.bytes());
+        let swizzle = match line {
+            128 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            64 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+            32 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
+            _ => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+        };
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: the arrays have as many elements as the rank says, the strides one less; the
         // address is a number for the driver.
@@ -86,7 +93,7 @@ impl BoundTensorMap {
                     spec.boxed.as_ptr(),
                     [1; 3].as_ptr(),
                     CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                    CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                    swizzle,
                     CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                     CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
                 ),

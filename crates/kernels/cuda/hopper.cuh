@@ -190,60 +190,119 @@ __device__ __forceinline__ u64 factor_of(const void* place, u32 part) {
     return first | (u64)(part >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-#define REGISTERS_8(d, at)                                                                \
-    "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]),        \
+// Operands of an instruction for sums of so many columns: registers, their names, and the numbers of
+// what follows them. Each list is that of 16 columns fewer with eight more.
+#define REGISTERS_8(d, at)                                                           \
+    "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]), \
         "+f"(d[at + 5]), "+f"(d[at + 6]), "+f"(d[at + 7])
-#define REGISTERS_32(d, at)                                                               \
-    REGISTERS_8(d, at), REGISTERS_8(d, at + 8), REGISTERS_8(d, at + 16), REGISTERS_8(d, at + 24)
-#define NAMES_0_31                                                                         \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                               \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_32_63                                                                        \
-    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                    \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define NAMES_64_95                                                                        \
-    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                    \
-    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define NAMES_96_127                                                                       \
-    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"        \
-    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define REGISTERS_16(d) REGISTERS_8(d, 0)
+#define NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define FACTORS_16 "%8, %9"
+#define ADDS_16 "%10"
+#define ACROSS_16 "%11, %12"
+#define REGISTERS_32(d) REGISTERS_16(d), REGISTERS_8(d, 8)
+#define NAMES_32 NAMES_16 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define FACTORS_32 "%16, %17"
+#define ADDS_32 "%18"
+#define ACROSS_32 "%19, %20"
+#define REGISTERS_48(d) REGISTERS_32(d), REGISTERS_8(d, 16)
+#define NAMES_48 NAMES_32 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define FACTORS_48 "%24, %25"
+#define ADDS_48 "%26"
+#define ACROSS_48 "%27, %28"
+#define REGISTERS_64(d) REGISTERS_48(d), REGISTERS_8(d, 24)
+#define NAMES_64 NAMES_48 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define FACTORS_64 "%32, %33"
+#define ADDS_64 "%34"
+#define ACROSS_64 "%35, %36"
+#define REGISTERS_80(d) REGISTERS_64(d), REGISTERS_8(d, 32)
+#define NAMES_80 NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define FACTORS_80 "%40, %41"
+#define ADDS_80 "%42"
+#define ACROSS_80 "%43, %44"
+#define REGISTERS_96(d) REGISTERS_80(d), REGISTERS_8(d, 40)
+#define NAMES_96 NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define FACTORS_96 "%48, %49"
+#define ADDS_96 "%50"
+#define ACROSS_96 "%51, %52"
+#define REGISTERS_112(d) REGISTERS_96(d), REGISTERS_8(d, 48)
+#define NAMES_112 NAMES_96 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define FACTORS_112 "%56, %57"
+#define ADDS_112 "%58"
+#define ACROSS_112 "%59, %60"
+#define REGISTERS_128(d) REGISTERS_112(d), REGISTERS_8(d, 56)
+#define NAMES_128 NAMES_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define FACTORS_128 "%64, %65"
+#define ADDS_128 "%66"
+#define ACROSS_128 "%67, %68"
+#define REGISTERS_144(d) REGISTERS_128(d), REGISTERS_8(d, 64)
+#define NAMES_144 NAMES_128 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define FACTORS_144 "%72, %73"
+#define ADDS_144 "%74"
+#define ACROSS_144 "%75, %76"
+#define REGISTERS_160(d) REGISTERS_144(d), REGISTERS_8(d, 72)
+#define NAMES_160 NAMES_144 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define FACTORS_160 "%80, %81"
+#define ADDS_160 "%82"
+#define ACROSS_160 "%83, %84"
+#define REGISTERS_176(d) REGISTERS_160(d), REGISTERS_8(d, 80)
+#define NAMES_176 NAMES_160 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define FACTORS_176 "%88, %89"
+#define ADDS_176 "%90"
+#define ACROSS_176 "%91, %92"
+#define REGISTERS_192(d) REGISTERS_176(d), REGISTERS_8(d, 88)
+#define NAMES_192 NAMES_176 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define FACTORS_192 "%96, %97"
+#define ADDS_192 "%98"
+#define ACROSS_192 "%99, %100"
+#define REGISTERS_208(d) REGISTERS_192(d), REGISTERS_8(d, 96)
+#define NAMES_208 NAMES_192 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define FACTORS_208 "%104, %105"
+#define ADDS_208 "%106"
+#define ACROSS_208 "%107, %108"
+#define REGISTERS_224(d) REGISTERS_208(d), REGISTERS_8(d, 104)
+#define NAMES_224 NAMES_208 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define FACTORS_224 "%112, %113"
+#define ADDS_224 "%114"
+#define ACROSS_224 "%115, %116"
+#define REGISTERS_240(d) REGISTERS_224(d), REGISTERS_8(d, 112)
+#define NAMES_240 NAMES_224 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define FACTORS_240 "%120, %121"
+#define ADDS_240 "%122"
+#define ACROSS_240 "%123, %124"
+#define REGISTERS_256(d) REGISTERS_240(d), REGISTERS_8(d, 120)
+#define NAMES_256 NAMES_240 ",%120,%121,%122,%123,%124,%125,%126,%127"
+#define FACTORS_256 "%128, %129"
+#define ADDS_256 "%130"
+#define ACROSS_256 "%131, %132"
 
-// sums += left * right, or = where `adds` is 0, of 64 rows, COLUMNS columns and a depth of 16.
-// Thread t of the warpgroup has, at 4 j + 2 h + i, row t / 32 * 16 + t % 32 / 4 + 8 h of column
-// 8 j + t % 4 * 2 + i. The sums are there once the group was waited for.
 template <typename T, int WIDTH>
 struct WarpgroupProduct;
 
-#define DEFINE_WARPGROUP_PRODUCT(T, type, columns, names, registers, factors, adds_at, last)    \
-    template <>                                                                            \
-    struct WarpgroupProduct<T, columns> {                                                  \
-        template <int LEFT_ACROSS, int RIGHT_ACROSS>                                       \
-        static __device__ __forceinline__ void multiply(float (&d)[columns / 2], u64 left, \
-                                                        u64 right, u32 adds) {             \
-            asm volatile("{\n"                                                             \
-                         ".reg .pred adds;\n"                                              \
-                         "setp.ne.b32 adds, " adds_at ", 0;\n"                             \
-                         "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "."  \
-                         type " {" names "}, " factors ", adds, 1, 1, " last ";\n"         \
-                         "}"                                                               \
-                         : registers                                                       \
-                         : "l"(left), "l"(right), "r"(adds), "n"(LEFT_ACROSS),             \
-                           "n"(RIGHT_ACROSS)                                               \
-                         : "memory");                                                      \
-        }                                                                                  \
+// sums += left * right, or = where `adds` is 0, of 64 rows, so many columns and a depth of 16.
+// Thread t of the warpgroup has, at 4 j + 2 h + i, row t / 32 * 16 + t % 32 / 4 + 8 h of column
+// 8 j + t % 4 * 2 + i. The sums are there once the group was waited for.
+#define DEFINE_PRODUCT_OF(T, type, columns)                                                        \
+    template <>                                                                                    \
+    struct WarpgroupProduct<T, columns> {                                                          \
+        template <int LEFT_ACROSS, int RIGHT_ACROSS>                                               \
+        static __device__ __forceinline__ void multiply(float (&d)[columns / 2], u64 left,         \
+                                                        u64 right, u32 adds) {                     \
+            asm volatile("{\n"                                                                     \
+                         ".reg .pred adds;\n"                                                      \
+                         "setp.ne.b32 adds, " ADDS_##columns                                       \
+                         ", 0;\n"                                                                  \
+                         "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type     \
+                         " {" NAMES_##columns "}, " FACTORS_##columns                              \
+                         ", adds, 1, 1, " ACROSS_##columns                                         \
+                         ";\n"                                                                     \
+                         "}"                                                                       \
+                         : REGISTERS_##columns(d)                                                  \
+                         : "l"(left), "l"(right), "r"(adds), "n"(LEFT_ACROSS), "n"(RIGHT_ACROSS)   \
+                         : "memory");                                                              \
+        }                                                                                          \
     };
-#define REGISTERS_64(d) REGISTERS_32(d, 0), REGISTERS_32(d, 32)
-#define REGISTERS_96(d) REGISTERS_64(d), REGISTERS_32(d, 64)
-#define REGISTERS_128(d) REGISTERS_96(d), REGISTERS_32(d, 96)
-#define DEFINE_WARPGROUP_PRODUCTS(T, type)                                                     \
-    DEFINE_WARPGROUP_PRODUCT(T, type, 64, NAMES_0_31, REGISTERS_32(d, 0), "%32, %33", "%34", \
-                             "%35, %36")                                                   \
-    DEFINE_WARPGROUP_PRODUCT(T, type, 128, NAMES_0_31 NAMES_32_63, REGISTERS_64(d),        \
-                             "%64, %65", "%66", "%67, %68")                                \
-    DEFINE_WARPGROUP_PRODUCT(T, type, 192, NAMES_0_31 NAMES_32_63 NAMES_64_95,             \
-                             REGISTERS_96(d), "%96, %97", "%98", "%99, %100")              \
-    DEFINE_WARPGROUP_PRODUCT(T, type, 256, NAMES_0_31 NAMES_32_63 NAMES_64_95 NAMES_96_127, \
-                             REGISTERS_128(d), "%128, %129", "%130", "%131, %132")
-
-DEFINE_WARPGROUP_PRODUCTS(Half, "f16")
-DEFINE_WARPGROUP_PRODUCTS(Bfloat, "bf16")
+// For a number of columns that is a macro.
+#define DEFINE_WARPGROUP_PRODUCT(columns)     \
+    DEFINE_PRODUCT_OF(Half, "f16", columns)   \
+    DEFINE_PRODUCT_OF(Bfloat, "bf16", columns)

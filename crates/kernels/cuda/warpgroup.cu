@@ -18,6 +18,8 @@
 #include "fragments.cuh"
 #include "hopper.cuh"
 
+DEFINE_WARPGROUP_PRODUCT(COLUMNS)
+
 #define DEPTH 64
 // Rows of clusters' tiles whose blocks run together, to read the same columns from the cache.
 #define STRIP 8
@@ -33,15 +35,18 @@
 // Products of 64 rows that a warpgroup has.
 #define PIECES (OWN_ROWS / 64)
 #define LEFT_BYTES (ROWS * DEPTH * 2)
-#define RIGHT_BYTES (COLUMNS * DEPTH * 2)
 #define PART_BYTES (DEPTH * LINE * 2)
-// Columns of the right factor's tile that each block of a cluster copies.
-#define SHARE (COLUMNS / CLUSTER)
+// Boxes of the right factor's tile: along the depth one of each block's share of the columns, across
+// it parts of 64.
+#define RIGHT_PARTS (RIGHT_ALONG_K ? CLUSTER : (COLUMNS + LINE - 1) / LINE)
+#define RIGHT_PART (RIGHT_ALONG_K ? COLUMNS / CLUSTER : LINE)
+#define RIGHT_BYTES (RIGHT_PARTS * RIGHT_PART * DEPTH * 2)
 // Blocks that have one tile, or tiles below each other.
 #define BLOCKS (CLUSTER * SPLIT)
 
-// Columns of a tile that a block stores.
+// Columns of a tile that a block stores, and those of a box, whose lines have a power of two bytes.
 #define OWN_COLUMNS (COLUMNS / SPLIT)
+#define STORED (OWN_COLUMNS % 64 == 0 ? 64 : OWN_COLUMNS % 32 == 0 ? 32 : 16)
 
 struct Tile {
     u64 row, column;
@@ -115,18 +120,18 @@ __device__ __forceinline__ void copy_factors(u8* stages, Shared& shared, const T
                              inside(tile.row + part * LINE, rows), (int)k, left_z);
                 }
             }
-            const u64 column = tile.column + (CLUSTER > 1 ? rank * SHARE : 0);
-            u8* const own = right + (CLUSTER > 1 ? rank * SHARE * DEPTH * 2 : 0);
 #pragma unroll
-            for (u32 part = 0; part < (RIGHT_ALONG_K ? 1 : SHARE / LINE); part++) {
-                const int across_at = inside(column + part * LINE, columns);
-                const int x = RIGHT_ALONG_K ? (int)k : across_at;
-                const int y = RIGHT_ALONG_K ? across_at : (int)k;
+            for (u32 part = 0; part < RIGHT_PARTS; part++) {
+                // Each block of a cluster copies as many of them, or one more.
+                if (part * CLUSTER / RIGHT_PARTS != rank) continue;
+                u8* const to = right + part * (RIGHT_PART * DEPTH * 2);
+                const int column = inside(tile.column + part * RIGHT_PART, columns);
+                const int x = RIGHT_ALONG_K ? (int)k : column;
+                const int y = RIGHT_ALONG_K ? column : (int)k;
                 if (CLUSTER > 1) {
-                    load_box_to_all(own + part * PART_BYTES, right_map, full,
-                                    (u16)((1 << CLUSTER) - 1), x, y, right_z);
+                    load_box_to_all(to, right_map, full, (u16)((1 << CLUSTER) - 1), x, y, right_z);
                 } else {
-                    load_box(own + part * PART_BYTES, right_map, full, x, y, right_z);
+                    load_box(to, right_map, full, x, y, right_z);
                 }
             }
             slot.next();
@@ -250,7 +255,7 @@ __device__ __forceinline__ float2 finished(const Epilogue& epilogue, float low, 
 }
 
 #if IS_MAPPED
-// Stores 64 rows, STAGED columns at a time, through shared memory that the warpgroup has alone.
+// Stores 64 rows, at most STAGED columns at a time, through shared memory that the warpgroup has alone.
 __device__ __forceinline__ void store_piece(const float* sums, u8* staged,
                                             const TensorMap& map, const Epilogue& epilogue, u64 row,
                                             u64 column, int batch, u64 rows, u64 columns,
@@ -262,8 +267,10 @@ __device__ __forceinline__ void store_piece(const float* sums, u8* staged,
     for (u32 first = 0; first < OWN_COLUMNS; first += STAGED) {
         if (thread == 0) wait_for_reads_of_stores();
         sync_some(barrier, 128);
+        const u32 left_over = OWN_COLUMNS - first, here = left_over < STAGED ? left_over : STAGED;
 #pragma unroll
         for (u32 j = 0; j < STAGED / 16; j++) {
+            if (j * 16 >= here) break;
             u32 words[4];
 #pragma unroll
             for (u32 at = 0; at < 4; at++) {
@@ -276,8 +283,11 @@ __device__ __forceinline__ void store_piece(const float* sums, u8* staged,
                 words[at] = TensorCore<ELEMENT>::pair(both.x, both.y);
             }
             const u32 chunk = j * 2 + lane / 16;
-            u8* const to = staged + chunk / 8 * (64 * LINE * 2) + line * (LINE * 2) +
-                           (chunk % 8 ^ line % 8) * 16;
+            const u32 chunks = STORED / 8, in_box = chunk % chunks;
+            // Swizzled by the number of 128 bytes.
+            const u32 swizzled = in_box ^ line * chunks / 8 % chunks;
+            u8* const to = staged + chunk / chunks * (64 * STORED * 2) + line * (STORED * 2) +
+                           swizzled * 16;
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                              shared_address(to)),
                          "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
@@ -287,10 +297,11 @@ __device__ __forceinline__ void store_piece(const float* sums, u8* staged,
         sync_some(barrier, 128);
         if (thread == 0) {
 #pragma unroll
-            for (u32 part = 0; part < STAGED / LINE; part++) {
-                const u64 at = column + first + part * LINE;
+            for (u32 part = 0; part < STAGED / STORED; part++) {
+                if (part * STORED >= here) break;
+                const u64 at = column + first + part * STORED;
                 if (at < columns && row < rows) {
-                    store_box(map, staged + part * (64 * LINE * 2), (int)at, (int)row, batch);
+                    store_box(map, staged + part * (64 * STORED * 2), (int)at, (int)row, batch);
                 }
             }
             commit_stores();
