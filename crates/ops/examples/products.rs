@@ -1,7 +1,7 @@
 //! Measurement of matrix products by all kernels, the library's algorithms among them.
 //!
-//! `products [--dtype bf16] [--shapes 64x4096x4096,..]`: for each product, of
-//! rows by outputs by inputs, `linear`'s time by the fastest of our kernels, by the one that a plan
+//! `products [--dtype bf16] [--op linear] [--shapes 64x4096x4096,..]`: for each product, of rows by
+//! outputs by inputs, the time of `linear`, or of `matmul`, whose right factor lies the other way, by the fastest of our kernels, by the one that a plan
 //! without cuBLASLt takes, and by cuBLASLt's fastest and first algorithm, all in turns on random
 //! numbers in memory larger than the cache. Elements of our result are compared with sums in f64.
 //! Without `--shapes`: 40 of language models' layers.
@@ -56,13 +56,9 @@ fn random_buffer(
     Ok((bytes, buffer))
 }
 
-/// The largest part of its bound that the error of some elements of x w^T has.
-fn largest_error(
-    random: &mut fastrand::Rng,
-    dtype: Dtype,
-    [rows, outputs, inputs]: [u64; 3],
-    [x, w, got]: [&[u8]; 3],
-) -> f64 {
+/// The largest part of its bound that the error of some elements has.
+fn largest_error(random: &mut fastrand::Rng, case: &ProductCase, [x, w, got]: [&[u8]; 3]) -> f64 {
+    let (dtype, [rows, outputs, inputs]) = (case.dtype, case.shape);
     let size = dtype.bytes() as usize;
     let at = |bytes: &[u8], place: u64| {
         let mut own = [0; 8];
@@ -74,7 +70,14 @@ fn largest_error(
         let (row, column) = (random.u64(..rows), random.u64(..outputs));
         let (mut sum, mut magnitude) = (0.0, 0.0);
         for k in 0..inputs {
-            let product = at(x, row * inputs + k) * at(w, column * inputs + k);
+            let product = at(x, row * inputs + k)
+                * at(
+                    w,
+                    match case.is_linear {
+                        true => column * inputs + k,
+                        false => k * outputs + column,
+                    },
+                );
             sum += product;
             magnitude += product.abs();
         }
@@ -95,6 +98,13 @@ fn largest_error(
     worst
 }
 
+/// A product.
+struct ProductCase {
+    dtype: Dtype,
+    is_linear: bool,
+    shape: [u64; 3],
+}
+
 /// Times of one product, in microseconds.
 struct ProductTimes {
     ours: (String, f64),
@@ -103,16 +113,15 @@ struct ProductTimes {
     first: f64,
 }
 
-fn measure(
-    device: &OpDevice,
-    stream: &Stream,
-    dtype: Dtype,
-    shape: [u64; 3],
-) -> Result<ProductTimes> {
-    let [rows, outputs, inputs] = shape;
-    let op = OpDescriptor::new("linear")?;
+fn measure(device: &OpDevice, stream: &Stream, case: &ProductCase) -> Result<ProductTimes> {
+    let (dtype, [rows, outputs, inputs]) = (case.dtype, case.shape);
+    let (name, right) = match case.is_linear {
+        true => ("linear", [outputs, inputs]),
+        false => ("matmul", [inputs, outputs]),
+    };
+    let op = OpDescriptor::new(name)?;
     let x = Layout::contiguous(dtype, &[rows, inputs])?;
-    let w = Layout::contiguous(dtype, &[outputs, inputs])?;
+    let w = Layout::contiguous(dtype, &right)?;
     let to = Layout::contiguous(dtype, &[rows, outputs])?;
     let mut random = fastrand::Rng::new();
     let of_set = x.bytes() + w.bytes() + to.bytes();
@@ -157,9 +166,9 @@ fn measure(
             Some(BoundArg::of(&workspace)),
         )?;
         let got = to.to_vec(stream)?;
-        let worst = largest_error(&mut random, dtype, shape, [host_x, host_w, &got]);
+        let worst = largest_error(&mut random, case, [host_x, host_w, &got]);
         if worst > 1.0 {
-            return Err(format!("{shape:?}: an error is {worst:.1} times its bound").into());
+            return Err(format!("{:?}: an error is {worst:.1} times its bound", case.shape).into());
         }
     }
     Ok(ProductTimes {
@@ -171,11 +180,12 @@ fn measure(
 }
 
 fn main() -> Result<()> {
-    let (mut dtype, mut of) = (Dtype::Bf16, shapes());
+    let (mut dtype, mut is_linear, mut of) = (Dtype::Bf16, true, shapes());
     let mut arguments = std::env::args().skip(1);
     while let (Some(name), Some(value)) = (arguments.next(), arguments.next()) {
         match name.as_str() {
             "--dtype" => dtype = value.parse()?,
+            "--op" => is_linear = value == "linear",
             "--shapes" => {
                 let shape = |text: &str| -> Result<[u64; 3]> {
                     let numbers = text
@@ -202,7 +212,15 @@ fn main() -> Result<()> {
     let (mut logarithms, mut beside_first) = (0.0, 0.0);
     for shape in &of {
         let [rows, outputs, inputs] = *shape;
-        let times = measure(&device, &stream, dtype, *shape)?;
+        let times = measure(
+            &device,
+            &stream,
+            &ProductCase {
+                dtype,
+                is_linear,
+                shape: *shape,
+            },
+        )?;
         let work = 2.0 * (rows * outputs * inputs) as f64;
         let warpgroup = times.best / times.planned;
         println!(

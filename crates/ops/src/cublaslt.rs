@@ -135,6 +135,9 @@ pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
     };
     let activation = match op.choice_of("activation") {
         "relu" => ProductActivation::Relu,
+        "gelu" if x.dtype() == Dtype::F64 => {
+            return Err("no expression computes gelu of f64 behind it".to_owned());
+        }
         // The others follow.
         _ => ProductActivation::None,
     };

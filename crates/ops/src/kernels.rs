@@ -65,6 +65,13 @@ pub const KERNELS: &[KernelRow] = &[
         |row| has_native(row, "cuda.index"),
         |request| check_native(request, "cuda.index"),
     ),
+    product(
+        "cuda.warpgroup",
+        "one after another along the depth, by 16, in one part or two",
+        "f32, by tensor cores",
+        warpgroups,
+        products::warpgroups,
+    ),
     KernelRow {
         id: "cublaslt",
         backend: Backend::CublasLt,
@@ -108,13 +115,6 @@ pub const KERNELS: &[KernelRow] = &[
             }
         },
         products::skinny,
-    ),
-    product(
-        "cuda.warpgroup",
-        "one after another along the depth, by 16, in one part or two",
-        "f32, by tensor cores",
-        warpgroups,
-        products::warpgroups,
     ),
     product(
         "cuda.tensor",
