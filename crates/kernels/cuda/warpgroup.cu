@@ -189,6 +189,8 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, u8* stages, Shared& sh
     if (threadIdx.x % 128 == 0) shared.turns[2 - threadIdx.x / 128].arrive();
 #endif
     wait_for_products<0>();
+#pragma unroll
+    for (u32 piece = 0; piece < PIECES; piece++) settle(sums.of[piece]);
     release(shared.empty[last]);
 }
 
