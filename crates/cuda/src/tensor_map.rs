@@ -29,18 +29,20 @@ impl TensorMapElement {
     }
 }
 
-/// Tensor of three dimensions and the box of it that one copy moves. In shared memory lines of 128,
-/// 64 and 32 bytes have their chunks of 16 bytes swizzled by the number of 128 bytes, others do not.
+/// Tensor of 3 to 5 dimensions, the nearest first, and the box of it that one copy moves. In shared
+/// memory lines of 128, 64 and 32 bytes have their chunks of 16 bytes swizzled by the number of 128
+/// bytes; others do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TensorMapSpec {
+pub struct TensorMapSpec<const RANK: usize> {
     /// Type of the elements.
     pub element: TensorMapElement,
     /// Elements of each dimension; those of the first one are neighbours.
-    pub extents: [u64; 3],
-    /// Bytes from one element of the second and the third dimension to the next, multiples of 16.
-    pub strides: [u64; 2],
+    pub extents: [u64; RANK],
+    /// Bytes from one element of each dimension to the next, multiples of 16; the first is not
+    /// read.
+    pub strides: [u64; RANK],
     /// Elements of the box in each dimension.
-    pub boxed: [u32; 3],
+    pub boxed: [u32; RANK],
 }
 
 /// Tensor map, which kernels take by value as a `const __grid_constant__` parameter of 128 bytes.
@@ -57,11 +59,14 @@ impl BoundTensorMap {
     /// [`Error::Length`](crate::Error::Length) if the tensor does not end inside `memory`;
     /// [`Error::Driver`](crate::Error::Driver) as the driver refuses: an address or a stride that
     /// is no multiple of 16 bytes, a box of more than 256 elements along a dimension, no elements.
-    pub fn tiled(memory: DeviceSlice<'_, u8>, spec: &TensorMapSpec) -> Result<Self> {
-        let lines = [spec.extents[1], spec.extents[2]];
-        let steps = lines.iter().zip(spec.strides);
+    pub fn tiled<const RANK: usize>(
+        memory: DeviceSlice<'_, u8>,
+        spec: &TensorMapSpec<RANK>,
+    ) -> Result<Self> {
+        let steps = spec.extents.iter().zip(spec.strides).skip(1);
         let steps = steps.map(|(lines, stride)| lines.saturating_sub(1).saturating_mul(stride));
-        let line = spec.extents[0].saturating_mul(spec.element.bytes());
+        let near = spec.extents.first().copied().unwrap_or_default();
+        let line = near.saturating_mul(spec.element.bytes());
         let reach = steps.fold(line, u64::saturating_add);
         let memory = memory.slice(..usize::try_from(reach).unwrap_or(usize::MAX))?;
         let allocation = memory.allocation();
@@ -70,7 +75,8 @@ impl BoundTensorMap {
             TensorMapElement::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             TensorMapElement::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         };
-        let line = u64::from(spec.boxed[0]).saturating_mul(spec.element.bytes());
+        let boxed = spec.boxed.first().copied().unwrap_or_default();
+        let line = u64::from(boxed).saturating_mul(spec.element.bytes());
         let swizzle = match line {
             128 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             64 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
@@ -78,20 +84,20 @@ impl BoundTensorMap {
             _ => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
         };
         let mut map = CUtensorMap { opaque: [0; 16] };
-        // SAFETY: the arrays have as many elements as the rank says, the strides one less; the
-        // address is a number for the driver.
+        // SAFETY: the arrays have as many elements as the rank says, the strides one less behind
+        // the first; the address is a number for the driver.
         unsafe {
             call!(
                 driver,
                 cuTensorMapEncodeTiled(
                     &mut map,
                     element,
-                    3,
+                    RANK as u32,
                     memory.address().0 as *mut c_void,
                     spec.extents.as_ptr(),
-                    spec.strides.as_ptr(),
+                    spec.strides.as_ptr().wrapping_add(1),
                     spec.boxed.as_ptr(),
-                    [1; 3].as_ptr(),
+                    [1; RANK].as_ptr(),
                     CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                     swizzle,
                     CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -263,10 +263,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         const __grid_constant__ TensorMap k_map,
                         const __grid_constant__ TensorMap v_map,
                         const __grid_constant__ TensorMap to_map, const float* sink,
-                        i64 sink_stride, float scale, float limit, u32 tokens, u32 keys, u32 heads,
+                        i64 sink_stride, double scale_of_scores, double limit_of_scores, u32 tokens, u32 keys, u32 heads,
                         u32 group, u32 batches, u32 section, u32 window) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Shared shared;
+    const float scale = (float)scale_of_scores, limit = (float)limit_of_scores;
     u8* const queries = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
     u8* const stages = queries + QUERY_BYTES;
     const Extents extents = {tokens, keys, heads, group, batches, section, window};
@@ -340,6 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 multiply_keys(scores, own_queries,
                               stages + keys_slot.stage * (KEY_BYTES + VALUE_BYTES));
                 shared.values[values_slot.stage].wait<false>(values_slot.parity);
+                begin_products();
                 multiply_values(
                     sums, weights,
                     stages + values_slot.stage * (KEY_BYTES + VALUE_BYTES) + KEY_BYTES, adds);

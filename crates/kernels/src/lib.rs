@@ -42,6 +42,7 @@ pub mod sample;
 pub mod scan;
 pub mod segment;
 pub mod select;
+pub mod sequence_attention;
 pub mod sort;
 pub mod sparse;
 pub mod token_attention;

@@ -17,7 +17,9 @@ use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
 use fercuda_tensor::Dtype;
 
 use crate::error::KernelError;
-use crate::program::{MapParameter, NativeProgram, NativeStep, Parameter, ProgramForm};
+use crate::program::{
+    MapDimensions, MapParameter, NativeProgram, NativeStep, Parameter, ProgramForm,
+};
 use crate::text::{HEADERS, KernelText};
 use crate::view::{BoundPlace, MemoryView, check};
 
@@ -350,16 +352,27 @@ fn tensor_map(map: &MapParameter, memory: BoundArg<'_>) -> Result<BoundTensorMap
         Dtype::F16 => TensorMapElement::F16,
         _ => TensorMapElement::Bf16,
     };
-    let spec = TensorMapSpec {
-        element,
-        extents: map.extents,
-        strides: map.strides,
-        boxed: map.boxed,
-    };
-    Ok(BoundTensorMap::tiled(
-        memory.part(map.view.offset_bytes)?,
-        &spec,
-    )?)
+    let memory = memory.part(map.view.offset_bytes)?;
+    Ok(match map.dimensions {
+        MapDimensions::Three(extents, strides, boxed) => {
+            let spec = TensorMapSpec {
+                element,
+                extents,
+                strides,
+                boxed,
+            };
+            BoundTensorMap::tiled(memory, &spec)?
+        }
+        MapDimensions::Four(extents, strides, boxed) => {
+            let spec = TensorMapSpec {
+                element,
+                extents,
+                strides,
+                boxed,
+            };
+            BoundTensorMap::tiled(memory, &spec)?
+        }
+    })
 }
 
 impl std::fmt::Debug for NativeLoader {

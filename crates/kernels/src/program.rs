@@ -43,16 +43,19 @@ pub(crate) enum Parameter {
     F64(f64),
 }
 
-/// A view of 16-bit floats as a tensor of three dimensions, of which a copy moves a box.
+/// A view of 16-bit floats as a tensor, the nearest dimension first, of which a copy moves a box.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MapParameter {
     pub(crate) view: MemoryView,
     pub(crate) is_written: bool,
-    /// Elements of each dimension, the nearest first.
-    pub(crate) extents: [u64; 3],
-    /// Bytes from an element of the second and third dimension to the next.
-    pub(crate) strides: [u64; 2],
-    pub(crate) boxed: [u32; 3],
+    pub(crate) dimensions: MapDimensions,
+}
+
+/// Extents, strides in bytes, of which the first is not read, and boxes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum MapDimensions {
+    Three([u64; 3], [u64; 3], [u32; 3]),
+    Four([u64; 4], [u64; 4], [u32; 4]),
 }
 
 /// One launch.

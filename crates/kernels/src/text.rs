@@ -127,7 +127,7 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 42] = [
+const SOURCES: [&str; 44] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
     include_str!("../cuda/block_product.cu"),
@@ -162,6 +162,7 @@ const SOURCES: [&str; 42] = [
     include_str!("../cuda/scan.cu"),
     include_str!("../cuda/segment.cu"),
     include_str!("../cuda/select.cu"),
+    include_str!("../cuda/sequence_attention.cu"),
     include_str!("../cuda/skinny.cu"),
     include_str!("../cuda/sort.cu"),
     include_str!("../cuda/sparse.cu"),
@@ -169,6 +170,7 @@ const SOURCES: [&str; 42] = [
     include_str!("../cuda/token_attention.cu"),
     include_str!("../cuda/token_product.cu"),
     include_str!("../cuda/warpgroup.cu"),
+    include_str!("../cuda/warpgroup_attention.cu"),
     include_str!("../cuda/window.cu"),
 ];
 

@@ -8,7 +8,7 @@ use fercuda_tensor::Layout;
 
 use crate::epilogue::{Activation, ProductEpilogue};
 use crate::error::KernelError;
-use crate::program::{MapParameter, NativeProgram, NativeStep, ShapeParameter};
+use crate::program::{MapDimensions, MapParameter, NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
 use crate::view::{MemoryView, check};
 
@@ -43,8 +43,8 @@ struct WarpgroupForm {
 }
 
 /// Microseconds of a form, by a model that was fitted to the times of 65 products on an H200: a
-/// constant, and for each slot of a wave of blocks, each slot that a block has on average, each wave,
-/// and each MB of the factors and the result.
+/// constant, and for each slot of a wave of blocks, each slot that a block has on average, each
+/// wave, and each MB of the factors and the result.
 type FormCost = [f64; 5];
 
 const fn form(
@@ -222,9 +222,11 @@ impl MatrixLines {
         MapParameter {
             view: *view,
             is_written,
-            extents: self.extents,
-            strides: self.strides,
-            boxed: [boxed[0] as u32, boxed[1] as u32, 1],
+            dimensions: MapDimensions::Three(
+                self.extents,
+                [2, self.strides[0], self.strides[1]],
+                [boxed[0] as u32, boxed[1] as u32, 1],
+            ),
         }
     }
 }

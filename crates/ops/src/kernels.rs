@@ -11,7 +11,7 @@ use crate::cufft;
 use crate::parameters::OpParameters;
 use crate::request::OpRequest;
 use crate::row::{OpFamily, OpOracle, OpRow, RowLowering};
-use crate::table::products;
+use crate::table::{products, sequences};
 
 /// Implementation that a kernel comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -299,6 +299,18 @@ pub const KERNELS: &[KernelRow] = &[
         |row| has_native(row, "cuda.sort"),
         |request| check_native(request, "cuda.sort"),
     ),
+    KernelRow {
+        computes: |row| row.name == "attention",
+        lower: Some(sequences::warpgroups),
+        ..native(
+            "cuda.warpgroup_attention",
+            "keys in tiles that the extents fix, the last ones first",
+            "f32, by tensor cores",
+            true,
+            |_| false,
+            |request| on_warpgroups(request, sequences::warpgroups),
+        )
+    },
     native(
         "cuda.attention",
         "keys in tiles and parts that the layouts fix",
@@ -512,14 +524,30 @@ fn warpgroups(request: &OpRequest<'_>) -> Result<(), String> {
     if rows <= 16 {
         return Err(format!("{rows} rows, it is for more than 16"));
     }
-    // The form that an H200 would have; a smaller device has smaller tiles.
+    on_warpgroups(request, products::warpgroups)
+}
+
+/// Refuses what warpgroups of sm_90 cannot do: other types and devices, and layouts that no tensor
+/// map describes.
+fn on_warpgroups(
+    request: &OpRequest<'_>,
+    lower: fn(&OpParameters, &mut NativeProgram) -> RowLowering,
+) -> Result<(), String> {
+    tensor_cores(request)?;
+    if request.arch != 90 {
+        return Err(format!(
+            "it is for sm_90, the device is sm_{}",
+            request.arch
+        ));
+    }
+    // As an H200 would have it; a smaller device has smaller tiles.
     let form = ProgramForm {
         is_aligned: true,
         shared_bytes: 226 << 10,
         multiprocessors: 132,
     };
     let mut program = NativeProgram::new(request.operands, request.outputs, form);
-    match products::warpgroups(request.op, &mut program) {
+    match lower(request.op, &mut program) {
         Ok(()) => Ok(()),
         Err(KernelError::Views { what }) => Err(what),
         Err(other) => Err(other.to_string()),

@@ -86,7 +86,7 @@ fn rope(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
 }
 
 /// A function of an angle whose slope is at most 1.
-fn turned(t: ApproxType, angle: Approx, by: fn(f64) -> f64) -> Approx {
+pub(super) fn turned(t: ApproxType, angle: Approx, by: fn(f64) -> f64) -> Approx {
     let mut turned = t.exact(by(angle.value));
     turned.error = angle.error.min(2.0);
     turned.rounded(4.0)

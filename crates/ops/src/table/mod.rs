@@ -39,6 +39,7 @@ mod scalar;
 mod scans;
 mod segments;
 mod selection;
+pub(crate) mod sequences;
 mod slopes;
 mod sorting;
 mod sparse;
@@ -54,7 +55,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 42] = [
+pub(crate) const PARTS: [&[OpRow]; 43] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -79,6 +80,7 @@ pub(crate) const PARTS: [&[OpRow]; 42] = [
     products::ROWS,
     token_products::ROWS,
     attention::ROWS,
+    sequences::ROWS,
     token_attentions::ROWS,
     recurrences::ROWS,
     sparse::ROWS,

@@ -77,8 +77,52 @@ pub(crate) fn operands_of(
             (op, operands)
         }
         "token_attention" => token_operands(random, op, dtype),
+        "attention" => sequence_operands(random, op, dtype),
         _ => attention_operands(random, op, dtype),
     }
+}
+
+/// Whole sequences, of layouts with tensor maps or any.
+fn sequence_operands(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let lengths = [1, 7, 8, 40, 64, 72, 128, 200, 256];
+    let mut length = || lengths[random.usize(..lengths.len())];
+    let (length, other) = (length(), length());
+    let value_length = [length, other][random.usize(..2)];
+    let shared = random.u64(1..3);
+    let heads = shared * [1, 2, 3][random.usize(..3)];
+    let batches = random.u64(0..3);
+    let keys = [random.u64(0..9), random.u64(1..300)][random.usize(..2)];
+    // What is expected is computed one product after another.
+    let of_query = batches * heads * (length + value_length) * keys;
+    let tokens = random.u64(0..(400_000 / of_query.max(1)).clamp(2, 200));
+    let is_dense = random.u32(..3) > 0;
+    let floats = |random: &mut fastrand::Rng, shape: &[u64]| match is_dense {
+        true => dense_floats(random, dtype, shape),
+        false => Operand::random(random, dtype, shape, true),
+    };
+    let mut operands = vec![
+        floats(random, &[batches, tokens, heads, length]),
+        floats(random, &[batches, keys, shared, length]),
+        floats(random, &[batches, keys, shared, value_length]),
+    ];
+    if random.u32(..3) == 0 {
+        operands.push(Operand::random(random, Dtype::F32, &[heads], true));
+    }
+    let mut op = op.number("scale", 0.05).unwrap();
+    if random.u32(..3) == 0 {
+        op = op.number("limit", 3.0).unwrap();
+    }
+    if random.bool() {
+        op = op.choice("mask", "causal").unwrap();
+        if random.bool() {
+            op = op.number("window", f64::from(random.u32(1..90))).unwrap();
+        }
+    }
+    (op, operands)
 }
 
 /// Tokens of sequences with blocks of their own, each the last one of its sequence, or padding.

@@ -1,13 +1,13 @@
-//! Products by warpgroups: every form of tiles, layout and epilogue, against f64.
+//! Products and attention by warpgroups: every form of tiles, layout and epilogue, against f64.
 
 use fercuda_cuda::DeviceBuffer;
 use fercuda_jit::{BoundArg, BoundNames};
 use fercuda_kernels::multiply::{self, Activation, ProductEpilogue, ProductKernel};
 use fercuda_kernels::{KernelError, NativeProgram, ProgramForm};
-use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan};
+use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan, oracle};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::bench::{Bench, ONE};
+use crate::bench::{Bench, ONE, Operand};
 
 struct Unnamed;
 
@@ -237,6 +237,117 @@ fn products_of_warpgroups_have_no_error_beyond_their_bound() {
     });
     trial(136, 264, 72, 1, &|it| it.has_epilogue = true);
     trial(17, 8, 8, 132, &|it| it.has_epilogue = true);
+}
+
+/// Attention of whole sequences: lengths of queries and values, extents, and the mask.
+#[derive(Clone, Copy, Debug)]
+struct SequenceTrial {
+    dtype: Dtype,
+    lengths: [u64; 2],
+    batches: u64,
+    tokens: u64,
+    keys: u64,
+    heads: [u64; 2],
+    is_causal: bool,
+    window: u32,
+    limit: f64,
+    has_sinks: bool,
+}
+
+fn check_sequences(random: &mut fastrand::Rng, trial: SequenceTrial) {
+    let bench = Bench::shared();
+    let ([heads, shared], [length, value_length]) = (trial.heads, trial.lengths);
+    let mut op = OpDescriptor::new("attention").unwrap();
+    op = op.number("limit", trial.limit).unwrap();
+    op = op.number("window", f64::from(trial.window)).unwrap();
+    if trial.is_causal {
+        op = op.choice("mask", "causal").unwrap();
+    }
+    let of = |shape: &[u64]| Layout::contiguous(trial.dtype, shape).unwrap();
+    let mut layouts = vec![
+        of(&[trial.batches, trial.tokens, heads, length]),
+        of(&[trial.batches, trial.keys, shared, length]),
+        of(&[trial.batches, trial.keys, shared, value_length]),
+    ];
+    if trial.has_sinks {
+        layouts.push(Layout::contiguous(Dtype::F32, &[heads]).unwrap());
+    }
+    let bits: Vec<Vec<u64>> = layouts
+        .iter()
+        .map(|layout| {
+            let one = |_| layout.dtype().encode(random.f64() * 2.0 - 1.0);
+            (0..layout.len()).map(one).collect()
+        })
+        .collect();
+    let wanted = oracle::evaluate(&op, &layouts, &bits).unwrap();
+    let policy = KernelPolicy::Force("cuda.warpgroup_attention");
+    let plan = OpPlan::new(&bench.device, &op, &layouts, &[], policy).unwrap();
+    let operands: Vec<Operand> = layouts
+        .iter()
+        .zip(&bits)
+        .map(|(layout, bits)| Operand {
+            layout: *layout,
+            bits: bits.clone(),
+            first: 0,
+        })
+        .collect();
+    let got = bench.run(&plan, &operands, &[0]).unwrap();
+    let mut bounded = 0;
+    for (at, (got, near)) in got[0].iter().zip(&wanted[0]).enumerate() {
+        let own = trial.dtype.value(*got);
+        assert!(
+            near.allows(trial.dtype, *got),
+            "[{at}] is {own}, should be {:?} within {:e}: {trial:?}",
+            near.value,
+            near.error
+        );
+        bounded += usize::from(near.error < 0.1);
+    }
+    assert!(
+        bounded * 2 > got[0].len(),
+        "{bounded} of {} have a bound: {trial:?}",
+        got[0].len()
+    );
+}
+
+#[test]
+fn attention_by_warpgroups_has_no_error_beyond_its_bound() {
+    let seed = fercuda_trials::seed();
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut trial = |lengths, tokens, keys, change: &dyn Fn(&mut SequenceTrial)| {
+        let mut trial = SequenceTrial {
+            dtype: Dtype::Bf16,
+            lengths,
+            batches: 1,
+            tokens,
+            keys,
+            heads: [1, 1],
+            is_causal: false,
+            window: 0,
+            limit: 0.0,
+            has_sinks: false,
+        };
+        change(&mut trial);
+        check_sequences(&mut random, trial);
+    };
+    trial([64, 64], 140, 300, &|_| ());
+    trial([128, 128], 70, 270, &|it| it.heads = [2, 1]);
+    trial([72, 40], 70, 200, &|it| {
+        (it.dtype, it.heads, it.batches) = (Dtype::F16, [2, 2], 2);
+    });
+    trial([192, 192], 20, 130, &|it| it.is_causal = true);
+    trial([256, 256], 20, 130, &|it| it.is_causal = true);
+    trial([64, 192], 20, 130, &|it| it.is_causal = true);
+    // More queries than keys: the first ones attend to none.
+    trial([64, 64], 200, 70, &|it| it.is_causal = true);
+    trial([64, 64], 300, 300, &|it| {
+        (it.is_causal, it.window, it.has_sinks) = (true, 50, true);
+    });
+    trial([64, 64], 60, 200, &|it| {
+        (it.limit, it.has_sinks) = (2.0, true)
+    });
+    trial([8, 8], 1, 1, &|it| it.is_causal = true);
 }
 
 #[test]
