@@ -47,10 +47,19 @@ struct Slot {
 
 // Numbers of the whole launch.
 struct Extents {
-    u32 tokens, keys, heads, group, batches, section, window;
+    u32 tokens, keys, heads, group, batches, section, window, pair;
 
     __device__ __forceinline__ u32 tiles_down() const { return (tokens + ROWS - 1) / ROWS; }
-    __device__ __forceinline__ u32 tiles() const { return tiles_down() * heads * batches; }
+    // Tiles, or with pairs twice the pairs, of which the middle one may have one tile.
+    __device__ __forceinline__ u32 numbers() const {
+        const u32 down = (tiles_down() + pair - 1) / pair * pair;
+        return down * heads * batches;
+    }
+    // The number of this block's next tile: both of a pair follow each other.
+    __device__ __forceinline__ u32 next(u32 number) const {
+        if (pair == 1) return number + gridDim.x;
+        return number % 2 == 0 ? number + 1 : number - 1 + 2 * gridDim.x;
+    }
     // The key of the first query; before the first key where there are fewer keys than queries.
     __device__ __forceinline__ int first_place() const { return (int)keys - (int)tokens; }
 };
@@ -59,19 +68,25 @@ struct Tile {
     u32 batch, head, row;
     // Tiles of keys: from the first one to before the last.
     int first, last;
+    bool is_there;
 };
 
 // A tile by its number: a section of heads after another, whose keys and values stay in the cache,
-// and in each the last queries first, which have the most keys.
+// and in each the last queries first, which have the most keys. With a causal mask a block takes
+// pairs of tiles, one with many keys and one with few, so that all pairs take as long.
 __device__ __forceinline__ Tile tile_of(const Extents& extents, u32 number) {
     const u32 down = extents.tiles_down(), all = extents.heads * extents.batches;
-    const u32 section = number / (extents.section * down);
-    const u32 in_section = number - section * extents.section * down;
+    const u32 pairs_down = (down + extents.pair - 1) / extents.pair;
+    const u32 unit = number / extents.pair, is_second = number % extents.pair;
+    const u32 section = unit / (extents.section * pairs_down);
+    const u32 in_section = unit - section * extents.section * pairs_down;
     const u32 left_over = all - section * extents.section;
     const u32 width = left_over < extents.section ? left_over : extents.section;
     const u32 head = section * extents.section + in_section % width;
-    const u32 row = (down - 1 - in_section / width) * ROWS;
-    Tile tile = {head / extents.heads, head % extents.heads, row, 0, 0};
+    const u32 from_last = in_section / width, from_first = down - 1 - from_last;
+    const u32 row = (is_second ? from_last : from_first) * ROWS;
+    const bool is_there = is_second == 0 || from_last != from_first;
+    Tile tile = {head / extents.heads, head % extents.heads, row, 0, 0, is_there};
     int end = (int)extents.keys;
     const int place = (int)row + extents.first_place();
 #if IS_CAUSAL
@@ -90,9 +105,10 @@ __device__ __forceinline__ void copy_keys(u8* stages, Shared& shared, const Tens
                                           const Extents& extents, u8* queries) {
     Slot slot = {0, 1};
     u32 parity = 1;
-    for (u32 number = blockIdx.x; number < extents.tiles(); number += gridDim.x) {
+    const u32 end = extents.numbers();
+    for (u32 number = blockIdx.x * extents.pair; number < end; number = extents.next(number)) {
         const Tile tile = tile_of(extents, number);
-        if (tile.first >= tile.last) continue;
+        if (!tile.is_there || tile.first >= tile.last) continue;
         const int shared_head = (int)(tile.head / extents.group);
         shared.queries_free.wait<false>(parity);
         parity ^= 1;
@@ -264,13 +280,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         const __grid_constant__ TensorMap v_map,
                         const __grid_constant__ TensorMap to_map, const float* sink,
                         i64 sink_stride, double scale_of_scores, double limit_of_scores, u32 tokens, u32 keys, u32 heads,
-                        u32 group, u32 batches, u32 section, u32 window) {
+                        u32 group, u32 batches, u32 section, u32 window, u32 pair) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Shared shared;
     const float scale = (float)scale_of_scores, limit = (float)limit_of_scores;
     u8* const queries = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
     u8* const stages = queries + QUERY_BYTES;
-    const Extents extents = {tokens, keys, heads, group, batches, section, window};
+    const Extents extents = {tokens, keys, heads, group, batches, section, window, pair};
     if (threadIdx.x == 0) {
         prefetch_map(q_map);
         prefetch_map(k_map);
@@ -308,8 +324,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     u32 parity = 0;
     // The first warpgroup's turn.
     if (own == 1) arrive_some(1, 256);
-    for (u32 number = blockIdx.x; number < extents.tiles(); number += gridDim.x) {
+    const u32 end = extents.numbers();
+    for (u32 number = blockIdx.x * extents.pair; number < end; number = extents.next(number)) {
         const Tile tile = tile_of(extents, number);
+        if (!tile.is_there) continue;
         const int first_row = (int)(tile.row + own * 64);
         const int row = first_row + (int)(thread / 32 * 16 + lane / 4);
         float sums[VALUE_LENGTH / 2];

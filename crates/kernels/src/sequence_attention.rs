@@ -186,7 +186,7 @@ fn tile_of(
         (64, _) if is_long => 192,
         (64, _) => 128,
         (128, false) if keys >= 2048 => 160,
-        (128, true) if is_long => 144,
+        (128, true) if is_long => 160,
         (128, _) => 128,
         (192, _) => 96,
         _ => 80,
@@ -285,8 +285,9 @@ fn by_warpgroups(
         .max(1)
         .saturating_mul(group);
     let section = section.min(heads * batches);
-    let tiles = tokens.div_ceil(TILE_ROWS).saturating_mul(heads * batches);
-    let most_tiles = u64::from(u32::MAX >> 1);
+    let (down, all) = (tokens.div_ceil(TILE_ROWS), heads * batches);
+    let tiles = down.saturating_mul(all);
+    let most_tiles = u64::from(u32::MAX >> 2);
     if tiles > most_tiles {
         return Err(KernelError::TooMany {
             what: "tiles of queries",
@@ -294,6 +295,14 @@ fn by_warpgroups(
             most: most_tiles,
         });
     }
+    // With a causal mask tiles have few keys or many: pairs of both are alike, if there are enough
+    // for all multiprocessors.
+    let multiprocessors = u64::from(program.multiprocessors);
+    let pair = match numbers.is_causal && tiles >= 2 * multiprocessors {
+        true => 2,
+        false => 1,
+    };
+    let units = down.div_ceil(pair) * all;
     let text = KernelText::new(
         "warpgroup_attention.cu",
         include_str!("../cuda/warpgroup_attention.cu"),
@@ -329,7 +338,8 @@ fn by_warpgroups(
         .u32(batches as u32)
         .u32(section as u32)
         .u32(numbers.window as u32)
-        .blocks([tiles.min(u64::from(program.multiprocessors)), 1, 1])?;
+        .u32(pair as u32)
+        .blocks([units.min(multiprocessors), 1, 1])?;
     step.shared_bytes = tile.shared_bytes as u32;
     Ok(step)
 }
