@@ -2398,6 +2398,25 @@ def paged_attention(
     of a cache of 16 or 8 bits may round queries and weights to its type or, of 8 bits, to f16, on
     tensor cores; run is about how many tokens of a sequence follow one another, a hint."""
 
+def attention(
+    q: _Array,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    sinks: SupportsDLPack | None = None,
+    *,
+    scale: float = 0.0,
+    limit: float = 0.0,
+    window: float = 0.0,
+    mask: Literal['none', 'causal'] = 'none',
+    **options: Unpack[_Options]
+) -> _Array:
+    """values v[batches, keys, shared heads, value length] by the softmax of q[batches, tokens,
+    heads, length] . k[batches, keys, shared heads, length] * scale (0 for 1 / root of the length);
+    each shared head is that of neighbouring heads of queries; with mask=causal the last query
+    attends to all keys, the one before to all but the last, and with a window to the last keys of
+    those; limit is that of tanh; a sink is a score without value, f32; without keys 0; of f16 and
+    bf16 weights may be rounded to the type."""
+
 def token_attention(
     x: _Array,
     position: SupportsDLPack,
