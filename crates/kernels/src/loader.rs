@@ -296,20 +296,19 @@ fn launch(
         BoundPlace::Output(at) => Some(outputs[at]),
         BoundPlace::Scratch => workspace,
     };
-    let mut maps = Vec::new();
-    for parameter in &step.parameters {
-        if let Parameter::Map(map) = parameter
-            && let Some(memory) = memory_of(&map.view)
-        {
-            maps.push(tensor_map(map, memory)?);
-        }
-    }
-    let mut maps = maps.iter();
+    // Those of other parameters are none, so that each parameter has its own.
+    let map_of = |parameter: &Parameter| match parameter {
+        Parameter::Map(map) => memory_of(&map.view)
+            .map(|memory| tensor_map(map, memory))
+            .transpose(),
+        _ => Ok(None),
+    };
+    let maps: Vec<_> = step.parameters.iter().map(map_of).collect::<Result<_>>()?;
     let mut values = Vec::with_capacity(step.parameters.len());
-    for parameter in &step.parameters {
+    for (parameter, map) in step.parameters.iter().zip(&maps) {
         values.push(match parameter {
             Parameter::Shape(shape) => KernelArg::bytes(bytemuck::bytes_of(shape)),
-            Parameter::Map(_) => match maps.next() {
+            Parameter::Map(_) => match map {
                 Some(map) => KernelArg::map(map),
                 None => continue,
             },

@@ -1,7 +1,7 @@
 //! Attention of whole sequences, of queries, keys and values beside each other in memory.
 //!
-//! `sequence_attention.cu` reads at indices below the extents of its views. `warpgroup_attention.cu`
-//! reads and writes by tensor maps: boxes of the views that the maps are made of, cut off at their
+//! `sequence_attention.cu` reads at indices below the extents of its views.
+//! `warpgroup_attention.cu` reads and writes by tensor maps: boxes of the views that the maps are made of, cut off at their
 //! extents.
 
 use fercuda_tensor::Dtype;
@@ -274,6 +274,10 @@ fn by_warpgroups(
         keys > 0 && count.iter().all(|it| *it <= MOST_TILE_TOKENS),
         || format!("{tokens} queries of {heads} heads in {batches} sequences of {keys} keys"),
     )?;
+    // Its largest score is that of the largest product.
+    check(numbers.scale > 0.0, || {
+        format!("a scale of {}, it is for more than 0", numbers.scale)
+    })?;
     let most = u64::from(program.most_shared_bytes);
     let tile = tile_of(lengths, keys, numbers.is_causal, most);
     let Some(tile) = tile else {

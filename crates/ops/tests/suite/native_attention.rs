@@ -112,7 +112,8 @@ fn sequence_operands(
     if random.u32(..3) == 0 {
         operands.push(Operand::random(random, Dtype::F32, &[heads], true));
     }
-    let mut op = op.number("scale", 0.05).unwrap();
+    let scale = [0.05, -0.05][usize::from(random.u32(..6) == 0)];
+    let mut op = op.number("scale", scale).unwrap();
     if random.u32(..3) == 0 {
         op = op.number("limit", 3.0).unwrap();
     }

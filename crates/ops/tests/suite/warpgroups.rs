@@ -393,6 +393,46 @@ fn products_that_no_tensor_map_describes_have_other_kernels() {
 }
 
 #[test]
+fn attention_that_warpgroups_do_not_compute_is_refused_with_the_reason() {
+    let bench = Bench::shared();
+    let plan = |op: OpDescriptor, dtype, shape: &[u64]| {
+        let layout = Layout::contiguous(dtype, shape).unwrap();
+        let policy = KernelPolicy::Force("cuda.warpgroup_attention");
+        let plan = OpPlan::new(&bench.device, &op, &[layout; 3], &[], policy);
+        plan.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let op = || OpDescriptor::new("attention").unwrap();
+    let own = [1, 4, 2, 64];
+    plan(op(), Dtype::Bf16, &own).unwrap();
+    for (op, dtype, shape, wanted) in [
+        (op(), Dtype::F32, own, "f16 and bf16"),
+        (op(), Dtype::F16, [1, 4, 2, 264], "more than 256"),
+        (op(), Dtype::F16, [1, 4, 2, 7], "multiples of 16 bytes"),
+        (
+            op().number("scale", -1.0).unwrap(),
+            Dtype::F16,
+            own,
+            "a scale of -1",
+        ),
+        (
+            op().number("window", 4.0).unwrap(),
+            Dtype::F16,
+            own,
+            "mask=causal",
+        ),
+        (
+            op().number("limit", -4.0).unwrap(),
+            Dtype::F16,
+            own,
+            "limit is -4",
+        ),
+    ] {
+        let shown = plan(op, dtype, &shape).unwrap_err();
+        assert!(shown.contains(wanted), "{shown}\nwanted: {wanted}");
+    }
+}
+
+#[test]
 fn memory_at_any_address_is_multiplied_by_another_text() {
     let bench = Bench::shared();
     let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
