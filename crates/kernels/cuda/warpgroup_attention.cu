@@ -108,8 +108,9 @@ __device__ __forceinline__ void copy_keys(u8* stages, Shared& shared, const Tens
     const u32 end = extents.numbers();
     for (u32 number = blockIdx.x * extents.pair; number < end; number = extents.next(number)) {
         const Tile tile = tile_of(extents, number);
-        if (!tile.is_there || tile.first >= tile.last) continue;
+        if (!tile.is_there) continue;
         const int shared_head = (int)(tile.head / extents.group);
+        // Also those of a tile without keys, whose results may leave through their memory.
         shared.queries_free.wait<false>(parity);
         parity ^= 1;
         shared.queries.expect(QUERY_BYTES);
@@ -332,11 +333,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int row = first_row + (int)(thread / 32 * 16 + lane / 4);
         float sums[VALUE_LENGTH / 2];
         Rows rows = {{LEAST_SCORE, LEAST_SCORE}, {0.0f, 0.0f}};
+        shared.queries.wait<false>(parity);
+        parity ^= 1;
         if (tile.first < tile.last) {
             float scores[KEYS / 2];
             u32 weights[KEYS / 16][4];
-            shared.queries.wait<false>(parity);
-            parity ^= 1;
             shared.keys[keys_slot.stage].wait<false>(keys_slot.parity);
             begin_products();
             multiply_keys(scores, own_queries,
@@ -399,6 +400,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (thread == 0) shared.values_free[values_slot.stage].arrive();
             values_slot.next();
         } else {
+#if !IN_QUERIES
+            if (thread == 0) shared.queries_free.arrive();
+#endif
 #pragma unroll
             for (u32 i = 0; i < VALUE_LENGTH / 2; i++) sums[i] = 0.0f;
         }
@@ -454,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             commit_stores();
 #if IN_QUERIES
             wait_for_reads_of_stores();
-            if (tile.first < tile.last) shared.queries_free.arrive();
+            shared.queries_free.arrive();
 #endif
         }
     }
