@@ -1,8 +1,8 @@
 //! Attention of whole sequences, of queries, keys and values beside each other in memory.
 //!
 //! `sequence_attention.cu` reads at indices below the extents of its views.
-//! `warpgroup_attention.cu` reads and writes by tensor maps: boxes of the views that the maps are made of, cut off at their
-//! extents.
+//! `warpgroup_attention.cu` reads and writes by tensor maps: boxes of the views that the maps are
+//! made of, cut off at their extents.
 
 use fercuda_tensor::Dtype;
 

@@ -4,7 +4,8 @@
 //! outputs by inputs, the time of `linear`, or of `matmul`, whose right factor lies the other way,
 //! by the fastest of our kernels, by that of warpgroups, and by cuBLASLt's fastest and first
 //! algorithm, all in turns on random numbers in memory larger than the cache. Elements of the
-//! result by warpgroups are compared with sums in f64. Without `--shapes`: 40 of language models' layers.
+//! result by warpgroups are compared with sums in f64. Without `--shapes`: 40 of language models'
+//! layers.
 #![expect(clippy::print_stdout, reason = "figures for people")]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
