@@ -21,14 +21,15 @@ use crate::cublaslt::{self, LibraryProduct};
 use crate::cufft::{self, LibraryTransform};
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
-use crate::kernels::{Backend, KERNELS, KernelRow};
+use crate::kernels::{Backend, KERNELS, KernelRow, has_library};
 use crate::request::OpRequest;
 use crate::row::{NativeRule, OpFamily, OpRow};
 
 /// How a plan chooses a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelPolicy<'a> {
-    /// The first kernel that supports the op and its layouts.
+    /// The first kernel that supports the op and its layouts, but for one that a library is faster
+    /// than.
     Auto,
     /// The kernel of this name, or an error that says why it cannot. `cublaslt:2` begins with that
     /// library's third algorithm.
@@ -732,6 +733,11 @@ fn choose(
             (Err(reason), ..) => reason,
             (_, KernelPolicy::Force(id), _) if id != kernel.id => format!("{id} was demanded"),
             (_, _, Some(_)) => PRECEDED.to_owned(),
+            (_, KernelPolicy::Auto | KernelPolicy::Measured, None)
+                if (kernel.yields)(request) && has_library(request) =>
+            {
+                "a library is faster for it".to_owned()
+            }
             _ => {
                 chosen = Some(kernel);
                 continue;
