@@ -279,21 +279,78 @@ fn a_free_that_no_order_puts_behind_the_last_use_is_a_hazard() {
     ok!(cuEventRecord(e, w.a));
     ok!(cuStreamWaitEvent(w.b, e, 0));
     w.launch(w.put, at, w.b);
-    // Until here all is in order; the free does not wait for the kernel on the other stream. It
-    // comes when that has written, which is seen by the word that the next one writes, and which by
-    // a plain store orders nothing.
+    // Until here all is in order; the free does not wait for the kernel on the other stream, and
+    // comes when that has written.
+    pass_unseen(&w, w.b);
+    ok!(cuMemFreeAsync(at, w.a));
+    assert_eq!(kinds(&w.findings()), [FindingKind::StreamHazard]);
+}
+
+/// Returns once `stream` has run what it has, of which neither the host nor a stream learns in
+/// order: by a word that a plain store writes.
+fn pass_unseen(w: &World, stream: CUstream) {
     let mut host: *mut c_void = null_mut();
     ok!(cuMemHostAlloc(&mut host, 4, 0));
     // SAFETY: a word of our own, which the kernel writes once.
     let word = unsafe { &*host.cast::<AtomicU32>() };
     word.store(0, Ordering::SeqCst);
-    w.launch(w.put, host.expose_provenance() as u64, w.b);
+    w.launch(w.put, host.expose_provenance() as u64, stream);
     while word.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    ok!(cuMemFreeAsync(at, w.a));
-    assert_eq!(kinds(&w.findings()), [FindingKind::StreamHazard]);
-    ok!(cuMemFreeHost(host));
+}
+
+#[test]
+fn a_pools_block_that_a_stream_has_freed_is_anothers_from_its_allocation_on() {
+    let w = World::new();
+    let mut pool = CUmemoryPool::NULL;
+    ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
+    for len in [64, 61, 4099] {
+        let (mut at, mut again) = (0, 0);
+        ok!(cuMemAllocAsync(&mut at, len, w.a));
+        ok!(cuMemsetD8Async(at, 1, len, w.a));
+        w.launch(w.put, at, w.a);
+        ok!(cuMemFreeAsync(at, w.a));
+        pass_unseen(&w, w.a);
+        // Out of quarantine.
+        ok!(cuMemPoolTrimTo(pool, 0));
+        ok!(cuMemAllocAsync(&mut again, len, w.b));
+        assert_eq!(at, again);
+        ok!(cuMemsetD8Async(at, 2, len, w.b));
+        assert_eq!(kinds(&control::take_findings()), [], "{len} bytes");
+        // The last owner, or the new one where it is not ordered behind the allocation.
+        w.launch(w.put, at, w.a);
+        pass_unseen(&w, w.a);
+        let found = control::take_findings();
+        assert_eq!(kinds(&found), [FindingKind::StreamHazard], "{len} bytes");
+        ok!(cuMemFreeAsync(at, w.b));
+        drop(w.findings());
+        ok!(cuMemPoolTrimTo(pool, 0));
+    }
+}
+
+#[test]
+fn a_use_in_another_stream_that_is_not_ordered_behind_the_allocation_is_a_hazard() {
+    let w = World::new();
+    for is_ordered in [false, true] {
+        let mut at = 0;
+        ok!(cuMemAllocAsync(&mut at, 64, w.a));
+        if is_ordered {
+            let e = event();
+            ok!(cuEventRecord(e, w.a));
+            ok!(cuStreamWaitEvent(w.b, e, 0));
+        }
+        w.launch(w.put, at, w.b);
+        let found = w.findings();
+        let hazards = kinds(&found);
+        let expected: &[_] = if is_ordered {
+            &[]
+        } else {
+            &[FindingKind::StreamHazard]
+        };
+        assert_eq!(hazards, expected, "{found:?}");
+        ok!(cuMemFreeAsync(at, w.a));
+    }
 }
 
 #[test]

@@ -180,7 +180,11 @@ impl Shadow {
         self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4)
     }
 
-    fn forget(&self, addr: u64, len: u64) {
+    /// Drops the records of accesses to a range.
+    pub(crate) fn forget(&self, addr: u64, len: u64) {
+        if !self.covers(addr, len) {
+            return;
+        }
         let words = self.words(addr, len);
         self.records.forget(words.start, words.end);
     }

@@ -161,6 +161,8 @@ impl BlockHeap {
         // What was freed here before may be marked so.
         space.set_guard(span, before);
         space.set_guard(start + asked, len - asked + guard);
+        // The free of its last owner has met these; the next one has no part in them.
+        space.forget_accesses(start, len);
         state.blocks.insert(start, HeapBlock { len, span, charge });
         Ok(start)
     }

@@ -500,6 +500,14 @@ impl AddressSpace {
         }
     }
 
+    /// Drops the records of accesses to a range, whose next owner no work of the last one concerns.
+    /// Only checks have any.
+    pub(crate) fn forget_accesses(&self, start: u64, len: u64) {
+        if let Some(shadow) = &self.shadow {
+            shadow.forget(start, len);
+        }
+    }
+
     /// Retires the allocation that starts at `start`. With checks on, later accesses are uses after
     /// free, and uses that `ctx`'s operation does not follow are hazards.
     pub fn retire(
