@@ -354,6 +354,40 @@ fn a_use_in_another_stream_that_is_not_ordered_behind_the_allocation_is_a_hazard
 }
 
 #[test]
+fn allocations_and_frees_that_outrun_their_streams_are_no_hazards_and_find_memory() {
+    let w = World::new();
+    let seed = fercuda_trials::seed();
+    // All of the device but 64 MiB.
+    let (mut free, mut total, mut taken) = (0, 0, 0);
+    ok!(cuMemGetInfo_v2(&mut free, &mut total));
+    let mut props = CUmemAllocationProp::default();
+    props.r#type.0 = 1;
+    props.location.r#type.0 = 1;
+    ok!(cuMemCreate(&mut taken, free - (64 << 20), &props, 0));
+    let current = w.ctx;
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed ^ thread);
+                ok!(cuCtxSetCurrent(current));
+                let mut stream = CUstream::NULL;
+                ok!(cuStreamCreate(&mut stream, 1));
+                for _ in 0..150 {
+                    let mut at = 0;
+                    let len = random.usize(256..1 << 20);
+                    ok!(cuMemAllocAsync(&mut at, len, stream));
+                    ok!(cuMemsetD8Async(at, 1, len, stream));
+                    ok!(cuMemFreeAsync(at, stream));
+                }
+                ok!(cuStreamDestroy_v2(stream));
+            });
+        }
+    });
+    assert_eq!(kinds(&w.findings()), []);
+    ok!(cuMemRelease(taken));
+}
+
+#[test]
 fn branches_of_a_graph_are_unordered_and_its_edges_are_not() {
     let w = World::new();
     for joined in [false, true] {

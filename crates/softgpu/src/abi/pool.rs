@@ -36,7 +36,7 @@ fn alloc(
     }
     capture::gate(m, ctx, stream)?;
     m.captures.forbid_unsafe_call()?;
-    pool.alloc(m, stream, bytes as u64, call)
+    pool.alloc(m, ctx, stream, bytes as u64, call)
 }
 
 /// A pool for a location, for the functions that name places rather than devices.

@@ -167,6 +167,11 @@ impl BlockHeap {
         Ok(start)
     }
 
+    /// The bytes held for a block, which are as many as its owner asked for or a few more.
+    pub(crate) fn room(&self, start: u64) -> u64 {
+        lock(&self.state).blocks.get(&start).map_or(0, |b| b.len)
+    }
+
     /// What a large block may leave free of a run, in bytes, so as to be placed there.
     fn most_left(&self) -> u64 {
         match self.stride {

@@ -14,7 +14,7 @@ use super::output::say;
 use super::report_file::ReportFile;
 use super::site::trace_callers;
 use super::status::{CuResult, err};
-use super::{allocation, board, graph_pool, heap, image_objects, objects};
+use super::{allocation, board, frees, graph_pool, heap, image_objects, objects};
 use crate::check::CheckContext;
 use crate::exec::{BindingTable, Executor};
 use crate::lock::lock;
@@ -36,6 +36,8 @@ pub(crate) struct SoftDevice {
     pub(crate) graph_blocks: heap::BlockHeap,
     /// The physical memory behind those.
     pub(crate) graph_pool: graph_pool::GraphPool,
+    /// Frees that its streams have yet to run.
+    pub(crate) frees: frees::QueuedFrees,
     /// Operations left before it is lost; `u64::MAX` if it never is.
     left: AtomicU64,
 }
@@ -221,6 +223,7 @@ impl Machine {
                     primary: Mutex::default(),
                     default_pool: OnceLock::new(),
                     current_pool: Mutex::new(None),
+                    frees: frees::QueuedFrees::default(),
                     left: AtomicU64::new(match config.lost {
                         Some((lost, after)) if lost == ordinal => after,
                         _ => u64::MAX,

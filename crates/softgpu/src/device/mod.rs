@@ -19,6 +19,7 @@ pub(crate) mod copy;
 pub(crate) mod event;
 pub(crate) mod exec_graph;
 pub(crate) mod fatbin;
+mod frees;
 pub(crate) mod graph;
 pub(crate) mod graph_memory;
 mod graph_pool;

@@ -503,9 +503,18 @@ pub(crate) struct SoftKernel {
 pub(super) struct PendingFree {
     pub(super) stream: u64,
     pub(super) start: u64,
-    pub(super) len: u64,
-    /// Whether it has a new owner, or is back in the heap.
-    pub(super) taken: Arc<AtomicBool>,
+    /// The bytes that the heap holds for it, which may be more than its owner had asked for.
+    pub(super) room: u64,
+    pub(super) state: Arc<PendingState>,
+}
+
+/// What a pending free and the operation that will run it share.
+#[derive(Debug, Default)]
+pub(super) struct PendingState {
+    /// Whether the block has a new owner, or is back in the heap.
+    pub(super) taken: AtomicBool,
+    /// The free's place in its stream, once it is queued.
+    pub(super) ticket: OnceLock<QueueTicket>,
 }
 
 pub(crate) struct MemPool {

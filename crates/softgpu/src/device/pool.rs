@@ -1,7 +1,11 @@
 //! Stream-ordered memory pools.
 //!
-//! A block freed on a stream is reusable by all once the stream reaches the free; before that, only
-//! allocations on the same stream may reuse it, since they are ordered behind the free.
+//! A block freed on a stream is reusable by all once the stream reaches the free. Before that, only
+//! allocations on the same stream may reuse it, since they are ordered behind the free; or, where
+//! there is no other memory, one on another stream, which then waits for the free. With checks on
+//! neither happens, since a block's accesses are judged by its owner as the work runs.
+//!
+//! If none of that gives a block, the calling thread waits for queued frees to run (`frees`).
 //!
 //! Invariant: a block belongs to its pool and to no context. It outlives the context in the stream
 //! of which it was allocated.
@@ -10,13 +14,15 @@ use std::ffi::CStr;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use fercuda_cuda_sys::types::{CUmemPool_attribute as A, CUmemPoolProps};
 
 use super::allocation::{Allocation, AllocationSource};
+use super::frees::PATIENCE;
 use super::heap::BlockHeap;
 use super::memory::retire;
-use super::objects::{MemPool, PendingFree, SoftContext, SoftStream};
+use super::objects::{MemPool, PendingFree, PendingState, SoftContext, SoftStream};
 use super::range::refuse_free;
 use super::site::site;
 use super::stream::Submission;
@@ -71,32 +77,97 @@ impl MemPool {
             .free(&m.space, start, self.threshold.load(Ordering::Acquire));
     }
 
-    fn take(&self, m: &Machine, stream: u64, len: u64) -> CuResult<u64> {
-        if !m.config.checks {
-            let mut pending = lock(&self.pending);
-            let fits = |p: &PendingFree| {
-                p.stream == stream
-                    && round(p.len) == round(len)
-                    && !p.taken.swap(true, Ordering::AcqRel)
-            };
-            if let Some(at) = pending.iter().position(fits) {
-                return Ok(pending.swap_remove(at).start);
-            }
+    /// A block for an allocation in `stream`: one of the same length that the stream frees, or one
+    /// of the heap, or else a larger one whose free is pending.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`: no queued free can help, or none did within [`PATIENCE`].
+    fn take(
+        &self,
+        m: &'static Machine,
+        ctx: &SoftContext,
+        stream: &Arc<SoftStream>,
+        len: u64,
+    ) -> CuResult<u64> {
+        let exact = |p: &PendingFree| p.stream == stream.id && p.room == round(len);
+        if let Some(block) = self.take_pending(exact) {
+            return Ok(block.start);
         }
         let device = &m.devices[self.device as usize];
-        let start = self.heap.alloc(&m.space, len).or_else(|_| {
-            device.reclaim(m);
-            self.heap.alloc(&m.space, len)
-        })?;
-        self.reserved_high
-            .fetch_max(self.heap.reserved(), Ordering::AcqRel);
-        Ok(start)
+        let mut deadline = None;
+        loop {
+            let seen = device.frees.count();
+            let placed = self.heap.alloc(&m.space, len).or_else(|_| {
+                device.reclaim(m);
+                self.heap.alloc(&m.space, len)
+            });
+            if let Ok(start) = placed {
+                self.reserved_high
+                    .fetch_max(self.heap.reserved(), Ordering::AcqRel);
+                return Ok(start);
+            }
+            if let Some(start) = self.take_larger(m, ctx, stream, len) {
+                return Ok(start);
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let patient = Instant::now() < deadline && self.may_hold(device, len);
+            if !patient || !device.frees.wait(seen, deadline) {
+                return Err(err::OUT_OF_MEMORY);
+            }
+        }
+    }
+
+    /// Takes the smallest block for which `fits` out of those whose free is pending.
+    fn take_pending(&self, fits: impl Fn(&PendingFree) -> bool) -> Option<PendingFree> {
+        let mut pending = lock(&self.pending);
+        loop {
+            let fitting = pending.iter().enumerate().filter(|(_, p)| fits(p));
+            let (at, _) = fitting.min_by_key(|(_, p)| p.room)?;
+            let block = pending.swap_remove(at);
+            // Otherwise its stream has got there, and puts it into the heap.
+            if !block.state.taken.swap(true, Ordering::AcqRel) {
+                return Some(block);
+            }
+        }
+    }
+
+    /// A block that is large enough and whose free is pending: in this stream, or in another one,
+    /// whose free this stream then waits for.
+    fn take_larger(
+        &self,
+        m: &'static Machine,
+        ctx: &SoftContext,
+        stream: &Arc<SoftStream>,
+        len: u64,
+    ) -> Option<u64> {
+        let own = |p: &PendingFree| p.stream == stream.id && p.room >= len;
+        if let Some(block) = self.take_pending(own) {
+            return Some(block.start);
+        }
+        let may_depend = self.reuse[2].load(Ordering::Acquire);
+        let queued = |p: &PendingFree| p.room >= len && p.state.ticket.get().is_some();
+        let block = may_depend.then(|| self.take_pending(queued)).flatten()?;
+        let ticket = block.state.ticket.get().cloned();
+        let behind = Submission::call("cuMemAllocAsync")
+            .always()
+            .after(ticket.into_iter().collect());
+        stream.submit(m, ctx, behind, |_| {});
+        Some(block.start)
+    }
+
+    /// Whether there might be `len` bytes if all queued frees had run: never no if there would.
+    fn may_hold(&self, device: &SoftDevice, len: u64) -> bool {
+        let used = self.used.load(Ordering::Acquire);
+        let own = self.heap.reserved().saturating_sub(used);
+        let bytes = own + device.phys.free() + device.frees.bytes();
+        bytes >= len
     }
 
     /// `cuMemAllocFromPoolAsync` outside a capture.
     pub(crate) fn alloc(
         self: &Arc<Self>,
         m: &'static Machine,
+        ctx: &SoftContext,
         stream: &Arc<SoftStream>,
         len: u64,
         call: &'static str,
@@ -111,7 +182,7 @@ impl MemPool {
         if limit != 0 && self.used.load(Ordering::Acquire).saturating_add(len) > limit {
             return Err(err::OUT_OF_MEMORY);
         }
-        let start = self.take(m, stream.id, len)?;
+        let start = self.take(m, ctx, stream, len)?;
         let used = self.used.fetch_add(len, Ordering::AcqRel) + len;
         self.used_high.fetch_max(used, Ordering::AcqRel);
         m.memory.insert_unowned(
@@ -225,10 +296,12 @@ pub(crate) fn free_async(
         );
         return Ok(());
     };
+    let frees = &m.devices[allocation.device as usize].frees;
     let AllocationSource::Pool(pool) = &allocation.source else {
         // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream
         // gets there.
         let made = site("cuMemFreeAsync");
+        frees.queue(allocation.len);
         stream.submit(
             m,
             ctx,
@@ -237,14 +310,15 @@ pub(crate) fn free_async(
                 m.space
                     .retire(allocation.start, made, m.check(running.op).as_ref());
                 super::memory::give_back(m, &allocation);
+                frees.ran(allocation.len);
             },
         );
         return Ok(());
     };
     let pool = pool.clone();
     pool.note_freed(allocation.len);
-    let taken = Arc::new(AtomicBool::new(false));
     let made = site("cuMemFreeAsync");
+    frees.queue(allocation.len);
     if m.config.checks {
         stream.submit(
             m,
@@ -253,6 +327,7 @@ pub(crate) fn free_async(
             move |running| {
                 m.space.retire(start, made, m.check(running.op).as_ref());
                 pool.free_now(m, start, allocation.len);
+                frees.ran(allocation.len);
             },
         );
         return Ok(());
@@ -260,23 +335,28 @@ pub(crate) fn free_async(
     // Without checks the record goes now, since the block may have a new owner before the stream
     // gets here.
     retire(m, &allocation, "cuMemFreeAsync", OpId::NONE);
+    let state = Arc::new(PendingState::default());
     lock(&pool.pending).push(PendingFree {
         stream: stream.id,
         start,
-        len: allocation.len,
-        taken: taken.clone(),
+        room: pool.heap.room(start),
+        state: state.clone(),
     });
-    stream.submit(
+    let shared = state.clone();
+    let ticket = stream.submit(
         m,
         ctx,
         Submission::call("cuMemFreeAsync").always(),
         move |_| {
-            if !taken.swap(true, Ordering::AcqRel) {
-                lock(&pool.pending).retain(|p| !Arc::ptr_eq(&p.taken, &taken));
+            if !shared.taken.swap(true, Ordering::AcqRel) {
+                lock(&pool.pending).retain(|p| !Arc::ptr_eq(&p.state, &shared));
                 pool.free_now(m, start, allocation.len);
             }
+            frees.ran(allocation.len);
         },
     );
+    // Until here no other stream could be made to wait for it, and so takes it.
+    state.ticket.set(ticket).ok();
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod heap;
 mod kernels;
 mod legacy;
 mod memory;
+mod pools;
 mod streams;
 mod surface;
 mod tensor_maps;
