@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::Value;
 
 use crate::count::Count;
 use crate::projects::{self, Amount};
@@ -124,9 +125,33 @@ fn workspace(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count>
     }
     let mut count = by_nextest(venv, packages, rest)?;
     let begun = Instant::now();
-    count.add(&by_cargo(venv, packages, rest, &["--doc"])?);
+    let libraries = with_a_library(packages, &cargo::metadata()?);
+    if packages.is_empty() || !libraries.is_empty() {
+        count.add(&by_cargo(venv, &libraries, rest, &["--doc"])?);
+    }
     println!("-- examples in documents: {} s", begun.elapsed().as_secs());
     Ok(count)
+}
+
+/// Those of `packages` that have a library, in whose documents alone examples are tested: named a
+/// package without one, cargo fails.
+fn with_a_library(packages: &[String], metadata: &Value) -> Vec<String> {
+    let known = metadata["packages"].as_array();
+    let is_library = |target: &Value| {
+        let kinds = target["kind"].as_array();
+        let mut kinds = kinds.into_iter().flatten();
+        kinds.any(|kind| kind.as_str().is_some_and(|kind| kind.ends_with("lib")))
+    };
+    let has_one = |name: &&String| {
+        let named = known.into_iter().flatten();
+        let mut named = named.filter(|package| package["name"] == name.as_str());
+        // What is not known is named all the same, for cargo to refuse it.
+        named.next().is_none_or(|package| {
+            let targets = package["targets"].as_array();
+            targets.into_iter().flatten().any(is_library)
+        })
+    };
+    packages.iter().filter(has_one).cloned().collect()
 }
 
 fn has_nextest() -> bool {
@@ -270,6 +295,20 @@ mod tests {
             junit_total("<testsuite tests=\"3\" failures=\"0\" errors=\"0\">"),
             None
         );
+    }
+
+    #[test]
+    fn a_program_alone_has_no_examples_in_documents() {
+        let metadata = serde_json::json!({"packages": [
+            {"name": "program", "targets": [{"kind": ["bin"]}, {"kind": ["test"]}]},
+            {"name": "both", "targets": [{"kind": ["bin"]}, {"kind": ["cdylib", "rlib"]}]},
+            {"name": "macros", "targets": [{"kind": ["proc-macro"]}]},
+            {"name": "library", "targets": [{"kind": ["lib"]}]},
+        ]});
+        let packages = ["program", "library", "both", "unknown"].map(str::to_owned);
+        let expected = ["library", "both", "unknown"].map(str::to_owned);
+        assert_eq!(with_a_library(&packages, &metadata), expected);
+        assert_eq!(with_a_library(&[], &metadata), [""; 0]);
     }
 
     #[test]
