@@ -2,7 +2,7 @@
 # PyECLib decodes fragments of another Reed-Solomon code to wrong bytes without an error, and never
 # compares the checksum that it writes with inline_crc32, even if it is asked to check.
 #
-# Version: pyeclib 1.8.0, whose wheel has liberasurecode and ISA-L; codes of 4 data and 2 parity.
+# Version: pyeclib 1.8.0 with liberasurecode and ISA-L in its wheel; codes of 4 data and 2 parity.
 # Expected: a fragment's header (80 bytes with the code's number and version, the lengths and, with
 # chksum_type="inline_crc32", a CRC of the payload) is compared with the driver and the payload;
 # decode() raises or takes other fragments, at least with force_metadata_checks=True.

@@ -8,11 +8,12 @@
 # the dictionary, although decoding the second's id gives that text; with </s> and </s>\n the longer
 # one is found. 50 unrelated special tokens more turn both round. Where only the longer one is
 # allowed, the shorter, forbidden one hides <|im|>x all the same. It is so in each process alike.
-# tokenizers takes the longer one in all cases.
+# tokenizers takes the longer one in all of these cases (of tokens that are normalised and tokens
+# that are not it does not: tokenizers-shorter-token-can-hide-longer).
 # Why: the texts become alternatives of one regular expression, in the order of a hash map, and the
 # first alternative that matches wins.
-# For us: crates/tokenizer takes the longest (special.rs), as tokenizers and llama.cpp do: right for
-# GGUF and tokenizer.json. Ids from tiktoken can differ for models whose special tokens begin alike;
+# For us: crates/tokenizer takes the longest (special.rs), as llama.cpp does, and tokenizers with
+# tokens of one kind. Ids from tiktoken can differ for models whose special tokens begin alike;
 # such a difference is theirs. Never use a map's order for alternatives.
 set -euo pipefail
 work=$(mktemp -d)
