@@ -2,11 +2,7 @@
 # ISA-L's Reed-Solomon code of Vandermonde rows, isa_l_rs_vand of liberasurecode, cannot correct
 # some losses of 5 or more fragments that its parity is for; the same number of other losses it can.
 #
-<<<<<<< HEAD
-# Versions: pyeclib 1.8.0, whose wheel has liberasurecode and ISA-L; zfec 1.6.0.0 beside it.
-=======
 # Versions: pyeclib 1.8.0 with liberasurecode and ISA-L in its wheel; zfec 1.6.0.0 beside it.
->>>>>>> findings-3
 # Expected: of k data and m parity fragments any k are enough; that is what Reed-Solomon means, and
 # what the driver's documentation promises for m fragments. One code of 4 + 2 is that of another.
 # Seen: with k = 8, m = 5 six of the 1287 ways to lose five raise, with m = 6 twenty of 3003. With m
@@ -17,12 +13,8 @@
 # Why: powers of 1, 2, 4 and so on under an identity are no code of the largest distance: a square
 # part of those rows can be singular. A Vandermonde matrix has to be reduced first, as zfec does.
 # For us: "Reed-Solomon over GF(256)" promises nothing by its name. Our code has its roots in a row
-<<<<<<< HEAD
-# (crates/vramfs, code.rs), which bounds the distance; tests try every pair of losses.
-=======
 # (crates/vramfs, code.rs), which bounds the distance, and its tests erase up to as many rows as it
 # promises; rows of a matrix of any kind would need all losses tried.
->>>>>>> findings-3
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,11 +3,7 @@
 # word "iff", and [a-z]+ "z" has texts until [a-z]+ is given a name, and then has none.
 #
 # Versions: llguidance 1.9.1, numpy 2.4.6.
-<<<<<<< HEAD
-# Expected: gbnf_to_lark gives a grammar of the same texts, as llama.cpp, whose notation it is,
-=======
 # Expected: gbnf_to_lark gives a grammar of the same texts as the notation has in llama.cpp, which
->>>>>>> findings-3
 # reads characters one by one; a rule's name changes nothing. What differs is refused.
 # Seen: root ::= [a-z]+ "z" has "abz"; with w ::= [a-z]+ and root ::= w "z" it has not one text,
 # since a rule of one class becomes a terminal, which takes the z as well. "if" | [a-z]+ has "if",

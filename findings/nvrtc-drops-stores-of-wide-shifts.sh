@@ -11,15 +11,9 @@
 # 0 takes the branch of unequal. (x & 1) ? 32 : 3 as the amount is a shift again.
 # nvrtcCompileProgram returns success.
 # Why: the value is poison for LLVM, and a store of poison may be anything, also none.
-<<<<<<< HEAD
-# For us: fercuda check compiles by NVRTC (crates/cli, source.rs), so there is no instruction left
-# to report: such a result shows as memory that was never written, or as zeros of a fresh
-# allocation. The compiler's log has to be shown with the report.
-=======
 # For us: fercuda check compiles by NVRTC (crates/cli, check/source.rs), so no instruction is left
 # for it to report; NVRTC's log, which it prints, is the one trace. A result that such code was to
 # store shows as memory that was never written, or as what a former kernel left there.
->>>>>>> findings-3
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
