@@ -317,12 +317,16 @@ fn a_pools_block_that_a_stream_has_freed_is_anothers_from_its_allocation_on() {
         ok!(cuMemAllocAsync(&mut again, len, w.b));
         assert_eq!(at, again);
         ok!(cuMemsetD8Async(at, 2, len, w.b));
+        pass_unseen(&w, w.b);
         assert_eq!(kinds(&control::take_findings()), [], "{len} bytes");
         // The last owner, or the new one where it is not ordered behind the allocation.
         w.launch(w.put, at, w.a);
         pass_unseen(&w, w.a);
-        let found = control::take_findings();
-        assert_eq!(kinds(&found), [FindingKind::StreamHazard], "{len} bytes");
+        // With the allocation, and with the fill if that was later: nothing orders the two.
+        let found = kinds(&control::take_findings());
+        assert!(!found.is_empty(), "{len} bytes");
+        let is_hazard = |kind: &FindingKind| *kind == FindingKind::StreamHazard;
+        assert!(found.iter().all(is_hazard), "{len} bytes: {found:?}");
         ok!(cuMemFreeAsync(at, w.b));
         drop(w.findings());
         ok!(cuMemPoolTrimTo(pool, 0));
